@@ -1,0 +1,99 @@
+"""The environment, read once and loudly: a value that makes no sense stops the process with one line."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+_LONGEST_SOCKET_PATH = 100
+"""A Unix socket's path may have about 107 bytes."""
+
+
+class EnvironmentProblem(SystemExit):
+    """A variable's value cannot be used. Ends the process with its message and exit status 1."""
+
+    def __init__(self, name: str, value: str, wanted: str) -> None:
+        super().__init__(f"footplate: {name} must be {wanted}, not {value!r}")
+
+
+class Environment:
+    """Typed look-ups in a mapping of variables. Owns nothing; raises `EnvironmentProblem` for what cannot be used."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._variables = variables
+
+    def text(self, name: str, default: str) -> str:
+        """The value, or `default` where it is unset or empty."""
+        return self._variables.get(name, "").strip() or default
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """`1`, `true`, `yes` and `on` are true; `0`, `false`, `no` and `off` are false."""
+        value = self.text(name, "1" if default else "0").lower()
+        if value in {"1", "true", "yes", "on"}:
+            return True
+        if value in {"0", "false", "no", "off"}:
+            return False
+        raise EnvironmentProblem(name, value, "one of 1, 0, true, false, yes, no, on, off")
+
+    def integer(self, name: str, default: int, *, low: int, high: int) -> int:
+        """A whole number within its bounds."""
+        value = self.text(name, str(default))
+        try:
+            number = int(value)
+        except ValueError:
+            number = low - 1
+        if not low <= number <= high:
+            raise EnvironmentProblem(name, value, f"an integer from {low} to {high}")
+        return number
+
+    def number(self, name: str, default: float, *, low: float, high: float) -> float:
+        """A number within its bounds."""
+        value = self.text(name, str(default))
+        try:
+            number = float(value)
+        except ValueError:
+            number = float("nan")
+        if not low <= number <= high:
+            raise EnvironmentProblem(name, value, f"a number from {low:g} to {high:g}")
+        return number
+
+    def choice(self, name: str, default: str, choices: tuple[str, ...]) -> str:
+        """One of `choices`."""
+        value = self.text(name, default)
+        if value not in choices:
+            raise EnvironmentProblem(name, value, "one of " + ", ".join(choices))
+        return value
+
+    def words(self, name: str, default: str) -> list[str]:
+        """A list separated by commas."""
+        return [word.strip() for word in self.text(name, default).split(",") if word.strip()]
+
+
+def process_environment() -> Environment:
+    """The environment of this process."""
+    return Environment(os.environ)
+
+
+def embedded_socket(home: Path) -> Path:
+    """Where the embedded Valkey listens: under `home`, or in the temporary folder where that path is too long."""
+    path = home / "valkey" / "valkey.sock"
+    if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:
+        return path
+    digest = hashlib.sha256(os.fsencode(home)).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"footplate-{digest}.sock"
+
+
+def stored_secret(path: Path) -> str:
+    """The secret kept in `path`; made there, readable by its owner alone, where it does not exist yet."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return path.read_text().strip()
+    with os.fdopen(descriptor, "w") as file:
+        secret = secrets.token_urlsafe(48)
+        file.write(secret)
+    return secret

@@ -1,0 +1,181 @@
+"""Django's settings, and Footplate's: what is fixed at start. What changes live is a tunable (serving.contracts)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dj_database_url
+
+from serving.config.env import EnvironmentProblem, embedded_socket, process_environment, stored_secret
+
+_env = process_environment()
+BASE_DIR = Path(__file__).resolve().parent.parent.parent
+
+# --- Footplate -----------------------------------------------------------------------------------------------------
+
+FOOTPLATE_HOME = Path(_env.text("FOOTPLATE_HOME", str(BASE_DIR / "var"))).expanduser().absolute()
+"""State: database, Valkey, models, logs."""
+HOST = _env.text("HOST", "127.0.0.1")
+PORT = _env.integer("PORT", 8000, low=1, high=65_535)
+
+FOOTPLATE_POOL = _env.text("FOOTPLATE_POOL", "default")
+"""The pool that this engine joins, and that the first start creates."""
+FOOTPLATE_MODEL = (
+    Path(_env.text("FOOTPLATE_MODEL", str(FOOTPLATE_HOME / "models" / "SmolLM2-135M-Instruct"))).expanduser().absolute()
+)
+"""Folder of the model that is served; its name is the model's name in the API."""
+FOOTPLATE_DEVICE = _env.choice("FOOTPLATE_DEVICE", "cpu", ("cpu", "cuda"))
+FOOTPLATE_DTYPE = _env.choice("FOOTPLATE_DTYPE", "bfloat16", ("bfloat16", "float32"))
+FOOTPLATE_KV_CACHE_MB = _env.integer("FOOTPLATE_KV_CACHE_MB", 1024, low=1, high=10_000_000)
+"""Memory of the KV cache, MiB: bounds what all sequences together may hold."""
+FOOTPLATE_THREADS = _env.integer("FOOTPLATE_THREADS", 0, low=0, high=1024)
+"""Threads of the engine's arithmetic; 0 = one a core."""
+FOOTPLATE_MAX_BODY_BYTES = _env.integer("FOOTPLATE_MAX_BODY_BYTES", 2_097_152, low=1024, high=2**31)
+FOOTPLATE_HEADER_HOLD_SECONDS = _env.number("FOOTPLATE_HEADER_HOLD_SECONDS", 10.0, low=0, high=3600)
+"""How long a stream's HTTP headers wait for the request's first scheduling; later failures are error events."""
+FOOTPLATE_DRAIN_SECONDS = _env.number("FOOTPLATE_DRAIN_SECONDS", 30.0, low=0, high=3600)
+"""How long a process that was told to stop lets running requests go on."""
+FOOTPLATE_FAILOVER_SECONDS = _env.number("FOOTPLATE_FAILOVER_SECONDS", 60.0, low=1, high=3600)
+"""How long a request whose engine died waits for another before it fails."""
+
+# --- Django --------------------------------------------------------------------------------------------------------
+
+DEBUG = _env.flag("FOOTPLATE_DEBUG", default=False)
+try:
+    FOOTPLATE_HOME.mkdir(parents=True, exist_ok=True)
+    SECRET_KEY = _env.text("SECRET_KEY", "") or stored_secret(FOOTPLATE_HOME / "secret_key")
+except OSError as _error:
+    raise EnvironmentProblem(
+        "FOOTPLATE_HOME", str(FOOTPLATE_HOME), f"a folder that can be written ({_error.strerror})"
+    ) from None
+ALLOWED_HOSTS = _env.words("ALLOWED_HOSTS", "127.0.0.1,localhost,[::1]," + HOST)
+CSRF_TRUSTED_ORIGINS = _env.words("CSRF_TRUSTED_ORIGINS", "")
+
+INSTALLED_APPS = [
+    "daphne",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "channels",
+    "serving",
+    "serving.admission",
+    "serving.tuning",
+    "serving.telemetry",
+    "dashboard",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+ROOT_URLCONF = "serving.config.urls"
+ASGI_APPLICATION = "serving.config.asgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+STATIC_URL = "/static/"
+STATIC_ROOT = FOOTPLATE_HOME / "static"
+STATICFILES_DIRS = [BASE_DIR / "static"]
+USE_TZ = True
+TIME_ZONE = "UTC"
+LANGUAGE_CODE = "en"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+APPEND_SLASH = False
+LOGIN_URL = "/console/login/"
+LOGIN_REDIRECT_URL = "/console/"
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+DATA_UPLOAD_MAX_MEMORY_SIZE = FOOTPLATE_MAX_BODY_BYTES
+
+# Behind TLS the operator says so; on loopback, plain HTTP is the way in.
+_tls = _env.flag("FOOTPLATE_TLS", default=False)
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = _tls
+SECURE_HSTS_SECONDS = 31_536_000 if _tls else 0
+SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = _tls
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if _tls else None
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+X_FRAME_OPTIONS = "DENY"
+
+# --- Database ------------------------------------------------------------------------------------------------------
+
+
+def _database(url: str) -> dict[str, Any]:
+    if url.startswith("sqlite"):
+        config: dict[str, Any] = dict(dj_database_url.parse(url))
+        # A transaction that reads first and writes later fails at once when another wrote meanwhile, whatever the
+        # timeout; taken for writing from its start, it waits instead.
+        config["OPTIONS"] = {
+            "transaction_mode": "IMMEDIATE",
+            "timeout": 20,
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+        }
+        return config
+    config = dict(dj_database_url.parse(url))
+    config["OPTIONS"] = {**config.get("OPTIONS", {}), "pool": {"min_size": 1, "max_size": 8, "timeout": 10}}
+    return config
+
+
+DATABASES = {"default": _database(_env.text("DATABASE_URL", f"sqlite:///{FOOTPLATE_HOME / 'footplate.sqlite3'}"))}
+
+# --- Redis ---------------------------------------------------------------------------------------------------------
+
+_given_redis_url = _env.text("REDIS_URL", "")
+EMBEDDED_VALKEY = not _given_redis_url
+"""Whether `serve` starts a Valkey of its own."""
+EMBEDDED_VALKEY_SOCKET = embedded_socket(FOOTPLATE_HOME)
+REDIS_URL = _given_redis_url or f"unix://{EMBEDDED_VALKEY_SOCKET}"
+CHANNEL_LAYERS = {
+    "default": {
+        "BACKEND": "channels_redis.core.RedisChannelLayer",
+        "CONFIG": {"hosts": [REDIS_URL], "prefix": "footplate:channels"},
+    }
+}
+
+# --- Celery (read with the prefix CELERY_) -------------------------------------------------------------------------
+
+CELERY_BROKER_URL = REDIS_URL.replace("unix://", "redis+socket://", 1)
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_TRANSPORT_OPTIONS = {"global_keyprefix": "footplate:celery:", "visibility_timeout": 3600}
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_ACKS_LATE = True
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_WORKER_SEND_TASK_EVENTS = False
+CELERY_TIMEZONE = "UTC"
+CELERY_BEAT_SCHEDULE_FILENAME = str(FOOTPLATE_HOME / "celerybeat-schedule")
+CELERY_BEAT_SCHEDULE = {
+    "clear-expired-sessions": {"task": "dashboard.clear_expired_sessions", "schedule": 3600.0},
+}
+
+# --- Logging -------------------------------------------------------------------------------------------------------
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {
+        "handlers": ["stderr"],
+        "level": _env.choice("FOOTPLATE_LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR")),
+    },
+    "loggers": {"daphne": {"level": "WARNING"}, "celery": {"level": "WARNING"}},
+}

@@ -1,0 +1,106 @@
+"""Domain errors. Each carries a stable code; only `serving.api.errors` knows what HTTP makes of it."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class DomainError(Exception):
+    """A refusal with a stable `code`, a message for people and, where one is to blame, the field `param`."""
+
+    code: ClassVar[str] = "internal_error"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+
+class InvalidValue(DomainError):
+    """A field's value is outside its bounds; the message names field, value and bounds."""
+
+    code = "invalid_value"
+
+    def __init__(self, field: str, value: Any, bounds: str) -> None:
+        super().__init__(f"{field} must be {bounds}, not {_shortened(value)}", param=field)
+        self.field = field
+        self.bounds = bounds
+
+
+class UnknownField(DomainError):
+    """A field that does not exist was named."""
+
+    code = "unknown_field"
+
+
+class ContextLengthExceeded(DomainError):
+    """Prompt plus answer cannot fit the context limit or the KV pool."""
+
+    code = "context_length_exceeded"
+
+
+class ModelNotFound(DomainError):
+    """No pool serves the model that was asked for."""
+
+    code = "model_not_found"
+
+
+class PoolNotFound(DomainError):
+    """No pool has this name."""
+
+    code = "pool_not_found"
+
+
+class InvalidKey(DomainError):
+    """The API key is missing, malformed, unknown, expired or revoked."""
+
+    code = "invalid_api_key"
+
+
+class PermissionDenied(DomainError):
+    """The API key is known but lacks the scope."""
+
+    code = "permission_denied"
+
+
+class QueueFull(DomainError):
+    """The waiting room is full; `retry_after_seconds` says when to try again."""
+
+    code = "queue_full"
+
+    def __init__(self, message: str, *, retry_after_seconds: float) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class QueueTimeout(DomainError):
+    """The request waited longer than `max_queue_wait_ms` without being scheduled."""
+
+    code = "queue_timeout"
+
+
+class Unavailable(DomainError):
+    """Nothing can serve the request now: draining, no engine, or Redis out of reach."""
+
+    code = "unavailable"
+
+    def __init__(self, message: str, *, retry_after_seconds: float = 5.0) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class EngineFailure(DomainError):
+    """The engine could not go on with an accepted request."""
+
+    code = "engine_error"
+
+
+class StaleVersion(DomainError):
+    """Someone else changed the tunables after the version that this change was based on."""
+
+    code = "stale_version"
+
+
+def _shortened(value: Any, limit: int = 80) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"

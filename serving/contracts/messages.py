@@ -1,0 +1,193 @@
+"""Messages between owners (gateways) and engines, and their encoding.
+
+Tagged unions in msgpack. Every envelope carries `SCHEMA_VERSION`; who reads another version says so and does not guess.
+Text and logits never appear here: tokens go in, tokens come out.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from serving.contracts.ids import EngineId, OwnerId, PoolName, RequestId
+from serving.contracts.sampling import SamplingParams
+from serving.contracts.tunables import Tunables
+
+SCHEMA_VERSION = 1
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+RefusalCode = Literal["context_length_exceeded", "queue_timeout", "draining", "invalid_value", "unsupported_schema"]
+
+
+class SequenceKey(msgspec.Struct, frozen=True, array_like=True):
+    """Names one sequence: a choice of a request."""
+
+    request_id: RequestId
+    choice: int
+
+
+# --- to the engine -------------------------------------------------------------------------------------------------
+
+
+class Submit(msgspec.Struct, frozen=True, tag="submit", kw_only=True, omit_defaults=True):
+    """Run one sequence. `generated_ids` are tokens that an earlier attempt delivered: they are context, and count
+    towards `max_tokens`; the next token has position `len(generated_ids)`. `waited_seconds` is the time already spent
+    waiting before this attempt, taken on the owner's clock."""
+
+    key: SequenceKey
+    attempt: int
+    owner_id: OwnerId
+    tenant: str
+    prompt_ids: list[int]
+    params: SamplingParams
+    generated_ids: list[int] = []
+    waited_seconds: float = 0.0
+    schema_version: int = SCHEMA_VERSION
+
+
+class Abort(msgspec.Struct, frozen=True, tag="abort"):
+    """End every choice of a request now. May arrive before its Submit, and is then remembered."""
+
+    request_id: RequestId
+
+
+class Retune(msgspec.Struct, frozen=True, tag="retune"):
+    """Run these tunables, whole, from the next step. An older version than the running one is ignored."""
+
+    version: int
+    tunables: Tunables
+
+
+class Drain(msgspec.Struct, frozen=True, tag="drain"):
+    """Accept nothing new, finish what runs, then leave."""
+
+
+Control = Abort | Retune | Drain
+
+# --- from the engine to the owner ----------------------------------------------------------------------------------
+
+
+class EngineTimings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Durations that only the engine can know, in seconds of its own clock, up to the event that bears them."""
+
+    queue_seconds: float = 0.0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    num_preemptions: int = 0
+    num_cached_tokens: int = 0
+
+
+class Accepted(msgspec.Struct, frozen=True, tag="a", array_like=True):
+    """The engine has taken the sequence into its waiting queue."""
+
+    key: SequenceKey
+    attempt: int
+
+
+class Tokens(msgspec.Struct, frozen=True, tag="t", array_like=True):
+    """Tokens of one step; `start_index` is the position of the first among the sequence's generated tokens.
+    `timings` come with the first of an attempt."""
+
+    key: SequenceKey
+    attempt: int
+    start_index: int
+    token_ids: list[int]
+    timings: EngineTimings | None = None
+
+
+class Finished(msgspec.Struct, frozen=True, tag="f", array_like=True):
+    """The sequence ended. `num_generated` counts all attempts' tokens. `message` explains reason `error`."""
+
+    key: SequenceKey
+    attempt: int
+    reason: FinishReason
+    num_generated: int
+    timings: EngineTimings
+    message: str = ""
+
+
+class Refused(msgspec.Struct, frozen=True, tag="r", array_like=True):
+    """The sequence will never run here; nothing was computed for it."""
+
+    key: SequenceKey
+    attempt: int
+    code: RefusalCode
+    message: str
+
+
+class Returned(msgspec.Struct, frozen=True, tag="b", array_like=True):
+    """Handed back unstarted: the owner submits it again as a new attempt."""
+
+    key: SequenceKey
+    attempt: int
+
+
+Event = Accepted | Tokens | Finished | Refused | Returned
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """All events of one step for one owner: one entry of its reply stream."""
+
+    engine_id: EngineId
+    events: list[Event]
+    schema_version: int = SCHEMA_VERSION
+
+
+# --- what an engine publishes of itself ----------------------------------------------------------------------------
+
+EngineState = Literal["ready", "draining"]
+
+
+class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine's state between two steps: its heartbeat's content. Counters (`_total`) count from its start."""
+
+    engine_id: EngineId
+    name: str
+    pool: PoolName
+    model: str
+    state: EngineState
+    device: str
+    dtype: str
+    max_model_len: int
+    tunables_version: int
+    num_waiting: int
+    num_waiting_tokens: int
+    num_running: int
+    block_size: int
+    kv_blocks_total: int
+    kv_blocks_used: int
+    kv_blocks_cached: int
+    kv_blocks_free: int
+    steps_total: int
+    prompt_tokens_total: int
+    generated_tokens_total: int
+    preemptions_total: int
+    padded_tokens_total: int
+    busy_ratio: float
+    last_step_ms: float
+    rss_bytes: int
+    uptime_seconds: float
+    schema_version: int = SCHEMA_VERSION
+
+
+class AnnouncedTunables(msgspec.Struct, frozen=True):
+    """What a pool should run: kept under one Redis key, so that an engine that starts finds it without a database."""
+
+    version: int
+    tunables: Tunables
+
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    """The message in msgpack."""
+    return _encoder.encode(message)
+
+
+decode_submit = msgspec.msgpack.Decoder(Submit).decode
+decode_control = msgspec.msgpack.Decoder(Control).decode
+decode_reply = msgspec.msgpack.Decoder(Reply).decode
+decode_snapshot = msgspec.msgpack.Decoder(EngineSnapshot).decode
+decode_announced = msgspec.msgpack.Decoder(AnnouncedTunables).decode

@@ -1,0 +1,60 @@
+"""How one sequence's next token is chosen, and when it ends."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from serving.contracts.errors import InvalidValue
+
+MAX_SEED = 2**63 - 1
+
+
+class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Sampling of one sequence. Immutable; raises `InvalidValue` for a value out of bounds, NaN and infinity included.
+
+    `temperature` 0 is greedy; `top_p` 1, `top_k` 0 and `min_p` 0 are off. `seed` is always set: every draw is a
+    function of (seed, choice, position), so that preemption, batch company and failover change none.
+    """
+
+    max_tokens: int
+    seed: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        _check_float("temperature", self.temperature, 0.0, 2.0)
+        _check_float("top_p", self.top_p, 0.0, 1.0)
+        _check_float("min_p", self.min_p, 0.0, 1.0)
+        _check_int("top_k", self.top_k, 0, 2**31 - 1)
+        _check_int("max_tokens", self.max_tokens, 1, 2**31 - 1)
+        _check_int("min_tokens", self.min_tokens, 0, self.max_tokens)
+        _check_int("seed", self.seed, 0, MAX_SEED)
+        for token_id in self.stop_token_ids:
+            _check_int("stop_token_ids", token_id, 0, 2**31 - 1)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most probable token is always taken."""
+        return self.temperature == 0.0 or self.top_p == 0.0 or self.top_k == 1
+
+
+def _check_float(field: str, value: float, low: float, high: float) -> None:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not math.isfinite(value)
+        or not low <= value <= high
+    ):
+        raise InvalidValue(field, value, f"a number from {low:g} to {high:g}")
+
+
+def _check_int(field: str, value: int, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidValue(field, value, f"an integer from {low} to {high}")

@@ -1,0 +1,201 @@
+"""The scheduling settings that change live: one definition from which every form, table and check derives."""
+
+from __future__ import annotations
+
+import math
+import typing
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from serving.contracts.errors import InvalidValue, UnknownField
+
+Effect = Literal["next step", "next request"]
+
+
+def _tunable(*, about: str, unit: str, effect: Effect, low: float | None = None, high: float | None = None) -> Meta:
+    return Meta(ge=low, le=high, description=about, extra={"unit": unit, "effect": effect})
+
+
+class Tunables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One version's values. Immutable; make another with `changed`. Lowering a cap drains, it never kills."""
+
+    mode: Annotated[
+        Literal["continuous", "static"],
+        _tunable(
+            about="continuous: sequences join and leave between steps; static: a batch ends before the next forms",
+            unit="",
+            effect="next step",
+        ),
+    ] = "continuous"
+    batch_window_ms: Annotated[
+        float,
+        _tunable(
+            about="How long the oldest waiting sequence may wait for company before it is scheduled",
+            unit="ms",
+            effect="next step",
+            low=0,
+            high=10_000,
+        ),
+    ] = 0.0
+    max_running: Annotated[
+        int, _tunable(about="Sequences in the running batch", unit="sequences", effect="next step", low=1, high=1024)
+    ] = 32
+    max_batch_tokens: Annotated[
+        int,
+        _tunable(
+            about="Token budget of a step, prefill and decode together",
+            unit="tokens",
+            effect="next step",
+            low=16,
+            high=65_536,
+        ),
+    ] = 512
+    max_prefill_chunk: Annotated[
+        int, _tunable(about="Tokens of one prompt in one step", unit="tokens", effect="next step", low=1, high=65_536)
+    ] = 256
+    prefill_share: Annotated[
+        float,
+        _tunable(
+            about="Share of the token budget for prefill while others decode: 0 decode first, 1 prefill first",
+            unit="ratio",
+            effect="next step",
+            low=0,
+            high=1,
+        ),
+    ] = 0.5
+    max_queue_requests: Annotated[
+        int,
+        _tunable(
+            about="Sequences that may wait (each of n choices counts); more are refused",
+            unit="sequences",
+            effect="next request",
+            low=1,
+            high=100_000,
+        ),
+    ] = 256
+    max_queue_tokens: Annotated[
+        int,
+        _tunable(
+            about="Prompt tokens that may wait; a request that would exceed it is refused",
+            unit="tokens",
+            effect="next request",
+            low=1,
+            high=100_000_000,
+        ),
+    ] = 262_144
+    max_queue_wait_ms: Annotated[
+        float,
+        _tunable(
+            about="Longest wait before a request is first scheduled; then it is refused",
+            unit="ms",
+            effect="next step",
+            low=1,
+            high=3_600_000,
+        ),
+    ] = 60_000.0
+    kv_limit_ratio: Annotated[
+        float,
+        _tunable(
+            about="Share of the KV pool that sequences may use", unit="ratio", effect="next step", low=0.01, high=1
+        ),
+    ] = 1.0
+    kv_watermark_ratio: Annotated[
+        float,
+        _tunable(
+            about="Share of the usable KV pool kept free when a sequence joins, so that those running can grow",
+            unit="ratio",
+            effect="next step",
+            low=0,
+            high=0.5,
+        ),
+    ] = 0.02
+
+    def changed(self, changes: Mapping[str, Any]) -> Tunables:
+        """A copy with `changes` applied.
+
+        Raises `UnknownField` for a name that is no tunable and `InvalidValue` (naming field, value and bounds) for a
+        value that its field does not admit.
+        """
+        specs = {spec.name: spec for spec in describe()}
+        checked = {name: _spec_of(specs, name).checked(value) for name, value in changes.items()}
+        return msgspec.structs.replace(self, **checked)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Values by name, in the order of definition."""
+        return msgspec.structs.asdict(self)
+
+    def differences(self, older: Tunables) -> dict[str, list[Any]]:
+        """`{name: [older value, value]}` of what differs."""
+        before, after = older.as_dict(), self.as_dict()
+        return {name: [before[name], after[name]] for name in after if before[name] != after[name]}
+
+
+class TunableSpec(msgspec.Struct, frozen=True):
+    """What is known of one tunable: everything that a form, a table or a check needs."""
+
+    name: str
+    kind: Literal["choice", "integer", "number"]
+    default: Any
+    unit: str
+    effect: Effect
+    help: str
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+
+    @property
+    def bounds(self) -> str:
+        """The admitted values in words."""
+        if self.kind == "choice":
+            return "one of " + ", ".join(self.choices)
+        return f"{'an integer' if self.kind == 'integer' else 'a number'} from {self.low:g} to {self.high:g}"
+
+    def checked(self, value: Any) -> Any:
+        """`value` in the field's own type; raises `InvalidValue` where the field does not admit it."""
+        if self.kind == "choice":
+            valid = isinstance(value, str) and value in self.choices
+        else:
+            valid = self._is_number(value) and self._is_within(value)
+        if not valid:
+            raise InvalidValue(self.name, value, self.bounds)
+        return float(value) if self.kind == "number" else int(value) if self.kind == "integer" else value
+
+    def _is_number(self, value: Any) -> bool:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            return False
+        return self.kind == "number" or float(value).is_integer()
+
+    def _is_within(self, value: float) -> bool:
+        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+
+
+def describe() -> tuple[TunableSpec, ...]:
+    """Every tunable's specification, in the order of definition."""
+    hints = typing.get_type_hints(Tunables, include_extras=True)
+    return tuple(_describe_field(field, hints[field.name]) for field in msgspec.structs.fields(Tunables))
+
+
+def _describe_field(field: msgspec.structs.FieldInfo, hint: Any) -> TunableSpec:
+    base, meta = hint.__origin__, hint.__metadata__[0]
+    choices = typing.get_args(base) if typing.get_origin(base) is Literal else ()
+    return TunableSpec(
+        name=field.name,
+        kind="choice" if choices else "integer" if base is int else "number",
+        default=field.default,
+        unit=meta.extra["unit"],
+        effect=meta.extra["effect"],
+        help=meta.description,
+        low=meta.ge,
+        high=meta.le,
+        choices=choices,
+    )
+
+
+def _spec_of(specs: Mapping[str, TunableSpec], name: str) -> TunableSpec:
+    spec = specs.get(name)
+    if spec is None:
+        raise UnknownField(f"{name!r} is not a tunable; there are: {', '.join(specs)}", param=name)
+    return spec

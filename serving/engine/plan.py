@@ -1,0 +1,103 @@
+"""What one step computes and what came of it: the seam between scheduler and model runner. No torch here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence as Seq
+from typing import Protocol
+
+from serving.contracts.messages import SequenceKey
+from serving.contracts.sampling import SamplingParams
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlannedChunk:
+    """One sequence's part of a step: the tokens at positions `start … start + len(token_ids) - 1`.
+
+    Their keys and values are written to the cache, and each attends to every position up to its own. `block_table`
+    covers all of them; it is the sequence's own list, valid until the next call of `schedule`. With `samples`, the last
+    position's logits choose the next token, whose index among the sequence's generated tokens is `sample_index`.
+    """
+
+    key: SequenceKey
+    token_ids: Seq[int]
+    start: int
+    block_table: Seq[int]
+    samples: bool
+    sample_index: int
+    params: SamplingParams
+    is_prefill: bool
+
+    @property
+    def end(self) -> int:
+        """Position after the last token: the context's length after the step."""
+        return self.start + len(self.token_ids)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepPlan:
+    """All that one step computes: decode tokens and prefill chunks together, ragged, nothing padded.
+
+    `num_padded_tokens` is what a rectangular batch would have padded and the slots it leaves idle: counted in `static`
+    mode, computed never.
+    """
+
+    step: int
+    chunks: tuple[PlannedChunk, ...]
+    num_prefill_tokens: int
+    num_decode_tokens: int
+    num_padded_tokens: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens computed in the step."""
+        return self.num_prefill_tokens + self.num_decode_tokens
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Where a step's time went, in seconds."""
+
+    prepare_seconds: float = 0.0
+    forward_seconds: float = 0.0
+    sample_seconds: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepResult:
+    """`token_ids[i]` are the new tokens of `plan.chunks[i]`: none where it does not sample, otherwise one or more.
+
+    `errors` names chunks whose sampling failed, by index, with the reason; the others are not affected.
+    """
+
+    token_ids: Seq[Seq[int]]
+    times: StepTimes = StepTimes()
+    errors: dict[int, str] = dataclasses.field(default_factory=dict)
+
+
+class Runner(Protocol):
+    """Computes plans. Owns weights and KV tensors; called by the engine's thread only."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the KV cache."""
+        ...
+
+    @property
+    def block_size(self) -> int:
+        """Tokens a block holds."""
+        ...
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest context in tokens."""
+        ...
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """Tokens that end a sequence unless it ignores them."""
+        ...
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Compute `plan` and choose the next tokens."""
+        ...
