@@ -5,7 +5,12 @@ import tempfile
 
 _home = tempfile.TemporaryDirectory(prefix="footplate-tests-")
 os.environ["FOOTPLATE_HOME"] = _home.name
+os.mkdir(os.path.join(_home.name, "static"))
 for name in ("REDIS_URL", "DATABASE_URL", "HOST", "PORT", "SECRET_KEY"):
     os.environ.pop(name, None)
 
 from serving.config.settings import *  # noqa: E402, F403
+
+# A file, as in production: a database in memory has other locks, and the threads of a test could not share it.
+if DATABASES["default"]["ENGINE"].endswith("sqlite3"):  # noqa: F405
+    DATABASES["default"]["TEST"] = {"NAME": os.path.join(_home.name, "test.sqlite3")}  # noqa: F405

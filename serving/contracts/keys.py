@@ -38,7 +38,7 @@ def permit_weights(pool: PoolName) -> str:
 
 
 def outcomes(pool: PoolName) -> str:
-    """Hash of counters: submitted, and every outcome by reason, added up over all owners."""
+    """Hash of the books: each owner's counters of submitted and of every outcome, and those of past owners."""
     return f"footplate:pool:{pool}:outcomes"
 
 

@@ -46,10 +46,11 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", kw_only=True, omit_defau
     schema_version: int = SCHEMA_VERSION
 
 
-class Abort(msgspec.Struct, frozen=True, tag="abort"):
-    """End every choice of a request now. May arrive before its Submit, and is then remembered."""
+class Abort(msgspec.Struct, frozen=True, tag="abort", omit_defaults=True):
+    """End one choice of a request now, or all of them. May arrive before its Submit, and is then remembered."""
 
     request_id: RequestId
+    choice: int | None = None
 
 
 class Retune(msgspec.Struct, frozen=True, tag="retune"):

@@ -67,7 +67,8 @@ class StepTimes:
 class StepResult:
     """`token_ids[i]` are the new tokens of `plan.chunks[i]`: none where it does not sample, otherwise one or more.
 
-    `errors` names chunks whose sampling failed, by index, with the reason; the others are not affected.
+    `errors` names chunks that could not be computed, by index, with the reason; they have no tokens, sampling or not.
+    The others are not affected.
     """
 
     token_ids: Seq[Seq[int]]

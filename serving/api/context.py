@@ -1,0 +1,120 @@
+"""What the API's views need of the process around them, and what belongs to one request."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from django.http import HttpRequest
+from redis import Redis as BlockingRedis
+from redis.asyncio import Redis
+
+from serving.admission.door import Door
+from serving.admission.drain import DrainState
+from serving.admission.services import Principal
+from serving.contracts.ids import RequestId
+from serving.gateway.generation import ChoiceDelta, Generation, Usage
+from serving.gateway.observer import RequestObserver
+
+if TYPE_CHECKING:
+    from serving.gateway.pools import PoolView
+
+
+class Stream(Protocol):
+    """A request that runs: its text as it comes."""
+
+    async def started(self) -> None:
+        """Return once it was first scheduled; raise its `DomainError` where it was refused before."""
+
+    def __aiter__(self) -> AsyncIterator[ChoiceDelta]: ...
+
+    async def __anext__(self) -> ChoiceDelta: ...
+
+    async def aclose(self) -> None:
+        """End what still runs. Idempotent."""
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens so far; final after the last choice ended."""
+        ...
+
+
+class RequestGateway(Protocol):
+    """Who runs requests."""
+
+    def generate(self, generation: Generation, *, permit: Any = None) -> Stream:
+        """Start a request now."""
+        ...
+
+    def pool_of(self, model: str) -> PoolView | None:
+        """The pool that serves `model`."""
+        ...
+
+    def pools(self) -> list[PoolView]:
+        """All pools as last seen."""
+        ...
+
+
+class Template(Protocol):
+    """A model's chat template."""
+
+    def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool) -> str:
+        """The prompt's text; raises a `DomainError` with the template's own reason where it refuses the messages."""
+        ...
+
+
+class ApiServices(Protocol):
+    """The parts of the process that views use; `serving.config.services.Services` is one."""
+
+    @property
+    def redis(self) -> Redis: ...
+
+    @property
+    def blocking_redis(self) -> BlockingRedis: ...
+
+    @property
+    def gateway(self) -> RequestGateway: ...
+
+    @property
+    def door(self) -> Door: ...
+
+    @property
+    def chat_templates(self) -> Mapping[str, Template]:
+        """By the model's name, one for each that is served."""
+        ...
+
+    @property
+    def observer(self) -> RequestObserver: ...
+
+    @property
+    def drain(self) -> DrainState: ...
+
+    @property
+    def header_hold_seconds(self) -> float: ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RequestScope:
+    """One HTTP request. `arrived_at` is in seconds of this process's monotonic clock; `cleanup` runs when the request
+    ends, whatever its end is: answered, refused, cancelled before or after the response began."""
+
+    request_id: RequestId
+    arrived_at: float
+    cleanup: contextlib.AsyncExitStack
+
+
+def services_of(request: HttpRequest) -> ApiServices:
+    """The process's parts, as the entrance put them into the request's scope."""
+    return cast(ApiServices, cast(Any, request).scope["footplate"])
+
+
+def scope_of(request: HttpRequest) -> RequestScope:
+    """What belongs to this request alone."""
+    return cast(RequestScope, cast(Any, request).scope["footplate.request"])
+
+
+def principal_of(request: HttpRequest) -> Principal:
+    """Whose key the request bears; set once the key was checked."""
+    return cast(Principal, cast(Any, request).auth)

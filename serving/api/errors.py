@@ -1,0 +1,143 @@
+"""What HTTP makes of errors: status, headers and OpenAI's envelope. Nothing else knows this."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+from collections.abc import Mapping
+
+import msgspec
+from django.core.exceptions import BadRequest, RequestDataTooBig
+from django.http import Http404, HttpResponse
+from ninja.errors import HttpError
+
+from serving.contracts.errors import DomainError, QueueFull, Unavailable
+
+logger = logging.getLogger(__name__)
+
+_STATUS_AND_TYPE = {
+    "invalid_value": (400, "invalid_request_error"),
+    "missing_field": (400, "invalid_request_error"),
+    "unknown_field": (400, "invalid_request_error"),
+    "unsupported_field": (400, "invalid_request_error"),
+    "invalid_json": (400, "invalid_request_error"),
+    "context_length_exceeded": (400, "invalid_request_error"),
+    "invalid_api_key": (401, "authentication_error"),
+    "permission_denied": (403, "permission_error"),
+    "model_not_found": (404, "invalid_request_error"),
+    "pool_not_found": (404, "invalid_request_error"),
+    "stale_version": (409, "conflict_error"),
+    "unsupported_media_type": (415, "invalid_request_error"),
+    "queue_full": (429, "rate_limit_error"),
+    # Waiting longer than the operator allows says that capacity is short, not that the client was slow (408).
+    "queue_timeout": (503, "overloaded_error"),
+    "unavailable": (503, "overloaded_error"),
+    "engine_error": (500, "server_error"),
+}
+_STATUS_CODES = {
+    400: ("bad_request", "the request is malformed"),
+    404: ("not_found", "there is nothing under this path"),
+    405: ("method_not_allowed", "this path does not take this method"),
+    413: ("request_too_large", "the request's body is too large"),
+    500: ("internal_error", "the server failed to answer; the request id tells its operator more"),
+}
+_QUEUE_TIMEOUT_RETRY_SECONDS = 5.0
+
+
+class MissingField(DomainError):
+    """A field that is needed was left out."""
+
+    code = "missing_field"
+
+
+class UnsupportedField(DomainError):
+    """A field of OpenAI's API that has no effect here yet was set to something that asks for one."""
+
+    code = "unsupported_field"
+
+
+class InvalidJson(DomainError):
+    """The body is not one JSON object."""
+
+    code = "invalid_json"
+
+
+class UnsupportedMediaType(DomainError):
+    """The body is declared to be something other than JSON."""
+
+    code = "unsupported_media_type"
+
+
+class Error(msgspec.Struct, frozen=True):
+    """What went wrong. `code` is stable; `message` is for people; `param` names the field to blame, if one is."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorEnvelope(msgspec.Struct, frozen=True):
+    """The body of every error."""
+
+    error: Error
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Problem:
+    """An error as HTTP shows it."""
+
+    status: int
+    error: Error
+    headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def body(self) -> bytes:
+        """The envelope in JSON."""
+        return msgspec.json.encode(ErrorEnvelope(self.error))
+
+    def response(self) -> HttpResponse:
+        """The whole response."""
+        return HttpResponse(self.body, status=self.status, content_type="application/json", headers=dict(self.headers))
+
+
+def problem_of(error: BaseException) -> Problem:
+    """What HTTP makes of an exception; one that nobody foresaw is logged, and its text kept from the client."""
+    if isinstance(error, DomainError):
+        return _problem_of_domain_error(error)
+    if isinstance(error, HttpError):
+        return problem_of(error.__cause__) if error.__cause__ is not None else problem_of_status(error.status_code)
+    if isinstance(error, RequestDataTooBig):
+        return problem_of_status(413)
+    if isinstance(error, Http404):
+        return problem_of_status(404)
+    if isinstance(error, BadRequest):
+        return problem_of_status(400)
+    logger.error("a request failed", exc_info=error)
+    return problem_of_status(500)
+
+
+def problem_of_status(status: int, *, headers: Mapping[str, str] | None = None) -> Problem:
+    """The problem for a bare status, such as those that Django itself answers with."""
+    code, message = _STATUS_CODES.get(status, _STATUS_CODES[500 if status >= 500 else 400])
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    return Problem(status, Error(message, kind, None, code), headers or {})
+
+
+def _problem_of_domain_error(error: DomainError) -> Problem:
+    if error.code not in _STATUS_AND_TYPE:
+        logger.error("no HTTP status is known for %s", error.code, exc_info=error)
+        return problem_of_status(500)
+    status, kind = _STATUS_AND_TYPE[error.code]
+    return Problem(status, Error(error.message, kind, error.param, error.code), _headers_of(error))
+
+
+def _headers_of(error: DomainError) -> dict[str, str]:
+    if isinstance(error, (QueueFull, Unavailable)):
+        return {"Retry-After": str(max(1, math.ceil(error.retry_after_seconds)))}
+    if error.code == "queue_timeout":
+        return {"Retry-After": str(math.ceil(_QUEUE_TIMEOUT_RETRY_SECONDS))}
+    if error.code == "invalid_api_key":
+        return {"WWW-Authenticate": "Bearer"}
+    return {}

@@ -1,0 +1,140 @@
+"""From checked bodies to what the gateway understands. Pure functions."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from serving.api.schemas import ChatCompletionRequest, CompletionRequest, GenerationRequest, Message
+from serving.contracts.errors import ContextLengthExceeded, InvalidValue
+from serving.contracts.sampling import MAX_SEED, SamplingParams
+
+DEFAULT_COMPLETION_TOKENS = 16
+_BYTES_A_TOKEN = 3
+"""A cautious guess for text that was not tokenised yet: English has about four."""
+_MESSAGE_OVERHEAD_TOKENS = 8
+
+
+def num_choices_of(request: GenerationRequest) -> int:
+    """How many texts are wanted for a prompt."""
+    return 1 if request.n is None else request.n
+
+
+def stops_of(request: GenerationRequest) -> tuple[str, ...]:
+    """Stop strings without repetition."""
+    stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
+    return tuple(dict.fromkeys(stops))
+
+
+def choose_seed(request: GenerationRequest) -> int:
+    """The seed of every choice: the one given, taken modulo 2⁶³, or a random one. Choices differ by their index."""
+    return secrets.randbits(63) if request.seed is None else request.seed & MAX_SEED
+
+
+def limit_of(request: GenerationRequest) -> int | None:
+    """The limit on generated tokens that was asked for. Raises `InvalidValue` for two that differ."""
+    if not isinstance(request, ChatCompletionRequest) or request.max_completion_tokens is None:
+        return request.max_tokens
+    if request.max_tokens not in (None, request.max_completion_tokens):
+        raise InvalidValue("max_tokens", request.max_tokens, "equal to max_completion_tokens where both are given")
+    return request.max_completion_tokens
+
+
+def decide_max_tokens(request: GenerationRequest, *, num_prompt_tokens: int, max_context_tokens: int) -> int:
+    """Most tokens to generate, a choice: as asked for; else 16 for a completion, the rest of the context for chat.
+
+    Raises `ContextLengthExceeded` where prompt and answer together exceed `max_context_tokens`: nothing is cut off in
+    silence, on neither endpoint.
+    """
+    wanted = limit_of(request)
+    if wanted is None and isinstance(request, CompletionRequest):
+        wanted = DEFAULT_COMPLETION_TOKENS
+    if wanted is None:
+        wanted = max(max_context_tokens - num_prompt_tokens, request.min_tokens or 0, 1)
+    if num_prompt_tokens + wanted > max_context_tokens:
+        raise ContextLengthExceeded(
+            f"This model's maximum context length is {max_context_tokens} tokens. However, you requested "
+            f"{num_prompt_tokens + wanted} tokens ({num_prompt_tokens} in the prompt, {wanted} for the completion).",
+            param="messages" if isinstance(request, ChatCompletionRequest) else "prompt",
+        )
+    return wanted
+
+
+def sampling_of(
+    request: GenerationRequest, *, num_prompt_tokens: int, max_context_tokens: int, seed: int
+) -> SamplingParams:
+    """How each choice is sampled. Raises `InvalidValue` and `ContextLengthExceeded`."""
+    return SamplingParams(
+        max_tokens=decide_max_tokens(
+            request, num_prompt_tokens=num_prompt_tokens, max_context_tokens=max_context_tokens
+        ),
+        seed=seed,
+        temperature=1.0 if request.temperature is None else request.temperature,
+        top_p=1.0 if request.top_p is None else request.top_p,
+        top_k=max(request.top_k or 0, 0),
+        min_p=request.min_p or 0.0,
+        min_tokens=request.min_tokens or 0,
+        stop_token_ids=tuple(dict.fromkeys(request.stop_token_ids or ())),
+        ignore_eos=request.ignore_eos is True,
+    )
+
+
+def check_request(request: GenerationRequest, *, vocab_size: int) -> None:
+    """What can be told before anything is tokenised; raises `InvalidValue`."""
+    check_token_ids("stop_token_ids", request.stop_token_ids or (), vocab_size=vocab_size)
+    wanted = limit_of(request)
+    if wanted is not None and (request.min_tokens or 0) > wanted:
+        raise InvalidValue("min_tokens", request.min_tokens, f"an integer from 0 to max_tokens, {wanted}")
+    if request.stream_options is not None and request.stream is not True:
+        raise InvalidValue("stream_options", "what a plain answer cannot follow", "left out unless stream is true")
+
+
+def check_token_ids(field: str, ids: Any, *, vocab_size: int) -> None:
+    """Raise `InvalidValue` for an id that the model does not know."""
+    for token_id in ids:
+        if not 0 <= token_id < vocab_size:
+            raise InvalidValue(field, token_id, f"made of token ids from 0 to {vocab_size - 1}")
+
+
+def prompts_of(request: CompletionRequest) -> list[str | list[int]]:
+    """The prompts, each a text or token ids."""
+    prompt: Any = request.prompt
+    if isinstance(prompt, str) or isinstance(prompt[0], int):
+        return [prompt]
+    return list(prompt)
+
+
+def estimate_prompt_tokens(prompt: str | list[int], *, max_context_tokens: int) -> int:
+    """Tokens that a prompt is taken to have before it is tokenised, within what the context can hold."""
+    guess = len(prompt) if isinstance(prompt, list) else len(prompt.encode()) // _BYTES_A_TOKEN
+    return max(1, min(guess, max_context_tokens))
+
+
+def estimate_chat_tokens(messages: list[dict[str, Any]], *, max_context_tokens: int) -> int:
+    """As `estimate_prompt_tokens`, for a conversation."""
+    num_bytes = sum(len((message["content"] or "").encode()) for message in messages)
+    guess = num_bytes // _BYTES_A_TOKEN + _MESSAGE_OVERHEAD_TOKENS * len(messages)
+    return max(1, min(guess, max_context_tokens))
+
+
+def messages_of(request: ChatCompletionRequest) -> list[dict[str, Any]]:
+    """The conversation as chat templates know it: text parts joined by line ends, absent fields left out.
+
+    Raises `InvalidValue` for a message without content that is no assistant's call of tools.
+    """
+    return [_message_of(message, index=index) for index, message in enumerate(request.messages)]
+
+
+def _message_of(message: Message, *, index: int) -> dict[str, Any]:
+    calls_tools = message.role == "assistant" and bool(message.tool_calls)
+    if message.content is None and not calls_tools:
+        raise InvalidValue(f"messages[{index}].content", None, "a text or a list of text parts")
+    content = message.content
+    if isinstance(content, list):
+        content = "\n".join(part.text for part in content)
+    plain: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role, "content": content}
+    for name in ("name", "tool_calls", "tool_call_id"):
+        value = getattr(message, name)
+        if value is not None:
+            plain[name] = value
+    return plain

@@ -1,0 +1,64 @@
+"""The ASGI application: which part of Footplate answers which connection."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any, cast
+
+from channels.routing import ProtocolTypeRouter
+from django.core.asgi import get_asgi_application
+
+from serving.api.context import ApiServices
+from serving.api.entrance import Application, Entrance, Receive, Send
+
+_CONSOLE = ("/console", "/static")
+
+
+def build_application(services: ApiServices) -> Entrance:
+    """The whole application around `services`; Django must have been set up. Websockets join the router here."""
+    from serving.api.handler import ApiHandler
+
+    http = SplitByPath(console=cast(Application, get_asgi_application()), api=cast(Application, ApiHandler()))
+    return Entrance(ProtocolTypeRouter({"http": http}), services)
+
+
+class SplitByPath:
+    """Owns nothing: the console and its files have Django's middleware, everything else is the API."""
+
+    def __init__(self, *, console: Application, api: Application) -> None:
+        self._console = console
+        self._api = api
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Pass one request on."""
+        path = scope["path"]
+        wants_console = any(path == prefix or path.startswith(prefix + "/") for prefix in _CONSOLE)
+        await (self._console if wants_console else self._api)(scope, receive, send)
+
+
+class LazyApplication:
+    """Owns the application of a process that any ASGI server started; built by the first connection, on its loop."""
+
+    def __init__(self) -> None:
+        self._building: asyncio.Task[Entrance] | None = None
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        if self._building is None:
+            self._building = asyncio.create_task(_start_application())
+        await (await asyncio.shield(self._building))(scope, receive, send)
+
+
+async def _start_application() -> Entrance:
+    from django.conf import settings
+
+    from serving.config.services import build_services
+
+    services = await build_services(settings)
+    await services.start()
+    return build_application(services)
+
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "serving.config.settings")
+application = LazyApplication()

@@ -1,0 +1,187 @@
+"""What a first start sets up, and what every start makes sure of. Each step does nothing where it was done before."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.core.management import call_command
+from django.db import Error as DatabaseError
+from django.db import connections, transaction
+from django.db.migrations.executor import MigrationExecutor
+
+from serving.admission.keys import SCOPES
+from serving.admission.services import create_key
+from serving.config.processes import signal_group, start_child
+from serving.tuning.services import ensure_pool
+
+OPERATOR = "operator"
+FIRST_TENANT = "default"
+DEFAULT_MODEL = "SmolLM2-135M-Instruct"
+
+
+class StartProblem(Exception):
+    """The start cannot go on; the message is one line for the operator."""
+
+
+def first_run_file() -> Path:
+    """Where the first start leaves address and credentials, for its owner's eyes only."""
+    return Path(settings.FOOTPLATE_HOME) / "first-run.json"
+
+
+@contextlib.contextmanager
+def locked_home() -> Iterator[None]:
+    """Keep every other `serve` off FOOTPLATE_HOME. Raises `StartProblem` where one is there, or the disk is closed."""
+    home: Path = settings.FOOTPLATE_HOME
+    try:
+        for name in ("logs", "models"):
+            (home / name).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=home) as probe:
+            probe.write(b"footplate")
+        lock = (home / "serve.lock").open("a")
+    except OSError as error:
+        raise StartProblem(f"FOOTPLATE_HOME {home} cannot be written ({error.strerror})") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StartProblem(f"another `serve` runs on {home}; stop it, or set FOOTPLATE_HOME") from None
+        yield
+
+
+def has_model() -> bool:
+    """Whether the model's folder is there; raises `StartProblem` where it is missing and no default can stand in."""
+    model: Path = settings.FOOTPLATE_MODEL
+    if (model / "config.json").is_file():
+        return True
+    if model == settings.FOOTPLATE_HOME / "models" / DEFAULT_MODEL:
+        return False
+    raise StartProblem(f"FOOTPLATE_MODEL {model} is no model folder (no config.json in it)")
+
+
+def import_default_model() -> None:
+    """Fetch and convert the default model in a process of its own, which is what pays for torch."""
+    log: Path = settings.FOOTPLATE_HOME / "logs" / "importmodel.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "importmodel"]
+    with log.open("wb") as output:
+        process = start_child(command, environment=os.environ, output=output)
+        try:
+            status = process.wait()
+        except BaseException:
+            signal_group(process, signal.SIGKILL)
+            process.wait()
+            raise
+    if status != 0 or not has_model():
+        lines = log.read_text(errors="replace").strip().splitlines() or ["it says nothing"]
+        raise StartProblem(f"the default model could not be imported: {lines[-1].strip()} (more in {log})")
+
+
+def prepare(report: Callable[[str], None]) -> None:
+    """What the processes of a deployment need before they start; operator and keys are left to the deployer."""
+    prepare_database(report, with_accounts=False)
+    collect_static_files()
+    if not has_model():
+        report(f"importing the default model, {DEFAULT_MODEL}")
+        import_default_model()
+
+
+def prepare_database(report: Callable[[str], None], *, with_accounts: bool) -> bool:
+    """Migrate, make the pool and, `with_accounts` and on the first start, operator, tenant and key.
+
+    Returns whether the accounts were made. Raises `StartProblem` where the database cannot be reached. Leaves no
+    connection open.
+    """
+    try:
+        _probe_database()
+        _migrate(report)
+        ensure_pool(settings.FOOTPLATE_POOL, settings.FOOTPLATE_MODEL.name)
+        return with_accounts and _make_first_accounts()
+    except DatabaseError as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise StartProblem(f"the database does not answer ({reason}); see DATABASE_URL") from None
+    finally:
+        for connection in connections.all(initialized_only=True):
+            connection.close()
+            if hasattr(connection, "close_pool"):
+                connection.close_pool()
+
+
+def collect_static_files() -> None:
+    """Copy what browsers load to where it is served from; files that are there already are left alone."""
+    call_command("collectstatic", interactive=False, verbosity=0)
+
+
+def console_url(host: str, port: int) -> str:
+    """Where the console is, as seen from this machine."""
+    return f"{base_url(host, port)}/console/"
+
+
+def base_url(host: str, port: int) -> str:
+    """Address of the web process as seen from this machine."""
+    local = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - a name, not a bind
+    return f"http://{f'[{local}]' if ':' in local else local}:{port}"
+
+
+def _probe_database() -> None:
+    """Connect once without the pool, which would try for ten seconds, fill the terminal and hide the reason."""
+    probe = connections["default"].copy()
+    options = probe.settings_dict["OPTIONS"]
+    if options.pop("pool", None) is not None:
+        options.setdefault("connect_timeout", 5)
+    try:
+        probe.ensure_connection()
+    finally:
+        probe.close()
+
+
+def _migrate(report: Callable[[str], None]) -> None:
+    executor = MigrationExecutor(connections["default"])
+    if executor.migration_plan(executor.loader.graph.leaf_nodes()):
+        report("preparing the database")
+        call_command("migrate", interactive=False, verbosity=0)
+
+
+def _make_first_accounts() -> bool:
+    users = get_user_model().objects
+    if users.filter(is_superuser=True).exists():
+        return False
+    password = secrets.token_urlsafe(18)
+    # The file is written before the transaction ends: a crash in between leaves a file that the next start replaces,
+    # never an operator whose password nobody knows.
+    with transaction.atomic():
+        users.filter(username=OPERATOR).delete()
+        users.create_superuser(OPERATOR, password=password)
+        key = create_key(FIRST_TENANT, label="first key", scopes=SCOPES)
+        _write_privately(
+            first_run_file(),
+            {
+                "console_url": console_url(settings.HOST, settings.PORT),
+                "username": OPERATOR,
+                "password": password,
+                "api_key": key.text,
+            },
+        )
+    return True
+
+
+def _write_privately(path: Path, content: dict[str, str]) -> None:
+    new = path.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(content, file, indent=2)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)

@@ -1,0 +1,87 @@
+"""The parts of a web process, built once and handed to whoever needs them."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import socket
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from redis import Redis as BlockingRedis
+from redis.asyncio import Redis
+
+from serving.admission.door import Door
+from serving.admission.drain import DrainState
+from serving.contracts.ids import OwnerId, PoolName
+from serving.gateway.core import Gateway
+from serving.gateway.text.chat_template import ChatTemplate
+from serving.gateway.text.tokenizer import TextModel
+from serving.telemetry.meter import RequestMeter
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """What views reach through `request.scope["footplate"]`. Lives on one event loop, from `start` to `close`.
+
+    `redis` belongs to the event loop, `blocking_redis` to threads. `chat_templates` are by the model's name.
+    """
+
+    redis: Redis
+    blocking_redis: BlockingRedis
+    gateway: Gateway
+    door: Door
+    text_models: Mapping[PoolName, TextModel]
+    chat_templates: Mapping[str, ChatTemplate]
+    observer: RequestMeter
+    drain: DrainState
+    header_hold_seconds: float
+
+    async def start(self) -> None:
+        """Begin to serve. Raises Redis's errors where it cannot be reached."""
+        await self.gateway.start()
+        self.observer.start()
+
+    async def close(self) -> None:
+        """End what still runs with an error to its client, publish the last figures, and close every connection."""
+        await self.gateway.stop()
+        await self.observer.stop()
+        for text_model in self.text_models.values():
+            text_model.close()
+        await self.redis.aclose()
+        self.blocking_redis.close()
+
+
+async def build_services(settings: Any) -> Services:
+    """The parts of a web process on the running event loop; nothing runs and no connection is open yet.
+
+    Raises `ModelTextProblem`, naming folder and file, where the model's folder cannot be used.
+    """
+    redis = Redis.from_url(settings.REDIS_URL)
+    owner_id = OwnerId(f"web-{socket.gethostname()}-{uuid.uuid4().hex[:12]}")
+    folder, pool = Path(settings.FOOTPLATE_MODEL), PoolName(settings.FOOTPLATE_POOL)
+    text_model = await asyncio.to_thread(TextModel.load, folder)
+    text_models = {pool: text_model}
+    door = Door(redis)
+    observer = RequestMeter(redis, owner_id=owner_id, pools=text_models)
+    gateway = Gateway(
+        redis=redis,
+        owner_id=owner_id,
+        text_models=text_models,
+        waiting_room=door,
+        observer=observer,
+        failover_seconds=settings.FOOTPLATE_FAILOVER_SECONDS,
+    )
+    return Services(
+        redis=redis,
+        blocking_redis=BlockingRedis.from_url(settings.REDIS_URL, socket_timeout=5),
+        gateway=gateway,
+        door=door,
+        text_models=text_models,
+        chat_templates={text_model.name: ChatTemplate.load(folder)},
+        observer=observer,
+        drain=DrainState(),
+        header_hold_seconds=settings.FOOTPLATE_HEADER_HOLD_SECONDS,
+    )

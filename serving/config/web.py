@@ -1,0 +1,41 @@
+"""The web process: services, application and server put together."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from redis.exceptions import RedisError
+
+from serving.config.asgi import build_application
+from serving.config.http_bounds import HttpBounds
+from serving.config.services import build_services
+from serving.config.web_server import Lifecycle, WebServer, open_listener, server_loop
+from serving.gateway.text.folder import ModelTextProblem
+
+
+class WebCannotStart(Exception):
+    """The web process cannot start; the message is one line."""
+
+
+def run_web() -> None:
+    """Serve HTTP until SIGTERM or SIGINT has been obeyed.
+
+    Raises `AddressInUse` where nobody can listen, `WebCannotStart` where Redis does not answer or the model's folder
+    cannot be used.
+    """
+    listener = open_listener(settings.HOST, settings.PORT)
+    loop = server_loop()
+    try:
+        services = loop.run_until_complete(build_services(settings))
+        loop.run_until_complete(services.start())
+    except ModelTextProblem as problem:
+        raise WebCannotStart(str(problem)) from None
+    except (RedisError, OSError) as error:
+        raise WebCannotStart(f"Redis does not answer ({error})") from None
+    lifecycle = Lifecycle(
+        begin_drain=services.drain.begin,
+        end_requests=services.gateway.stop,
+        close=services.close,
+        drain_seconds=settings.FOOTPLATE_DRAIN_SECONDS,
+    )
+    bounds = HttpBounds(max_body_bytes=settings.FOOTPLATE_MAX_BODY_BYTES)
+    WebServer(build_application(services), listener=listener, bounds=bounds, lifecycle=lifecycle).run()

@@ -1,0 +1,220 @@
+"""The LLM engine: commands in between steps, events out of each."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from serving.contracts.ids import OwnerId, RequestId
+from serving.contracts.messages import Event, Finished, Submit
+from serving.contracts.tunables import Tunables
+from serving.engine.plan import Runner, StepPlan, StepResult
+from serving.engine.scheduler import Scheduler
+from serving.engine.stats import EngineCounts, StepLog, StepMember, StepRecord
+
+_log = logging.getLogger(__name__)
+
+Clock = Callable[[], float]
+"""Seconds that never go back."""
+
+
+class Engine:
+    """Owns a scheduler and a runner; everything here is called by one thread, commands between steps.
+
+    `step` is: schedule → run → update. What owners are to be told, of commands as well as of steps, is handed over by
+    the next `step`, in the order in which it happened.
+    """
+
+    def __init__(
+        self, runner: Runner, *, tunables: Tunables, tunables_version: int = 0, clock: Clock = time.monotonic
+    ) -> None:
+        self._runner = runner
+        self._clock = clock
+        self._tunables_version = tunables_version
+        self._scheduler = Scheduler(
+            num_blocks=runner.num_blocks,
+            block_size=runner.block_size,
+            max_model_len=runner.max_model_len,
+            eos_token_ids=runner.eos_token_ids,
+            tunables=tunables,
+        )
+        self._steps = StepLog(started_at=clock())
+
+    # --- commands --------------------------------------------------------------------------------------------------
+
+    def submit(self, submit: Submit) -> None:
+        """Let a sequence wait; it is accepted or refused in the next step's events. See `Scheduler.add`."""
+        self._scheduler.add(submit, self._clock())
+
+    def abort(self, request_id: RequestId, *, choice: int | None = None) -> None:
+        """End one choice of a request, or every one, in whatever state, and of its Submits still to come."""
+        self._scheduler.abort(request_id, self._clock(), choice=choice)
+
+    def abort_owner(self, owner_id: OwnerId) -> None:
+        """End every sequence of an owner that is gone."""
+        self._scheduler.abort_owner(owner_id, self._clock())
+
+    def retune(self, version: int, tunables: Tunables) -> None:
+        """Run these tunables from the next step; an older version than the running one is ignored."""
+        if version < self._tunables_version:
+            return
+        self._tunables_version = version
+        self._scheduler.retune(tunables)
+
+    def drain(self) -> None:
+        """Refuse what comes from now on, hand back what never started, finish the rest. `has_work` tells when done."""
+        self._scheduler.drain()
+
+    def hand_back(self) -> list[tuple[OwnerId, Event]]:
+        """Give all that lives back to its owners, and take nothing more; the events since the last step."""
+        self._scheduler.hand_back()
+        return self._scheduler.take_events()
+
+    # --- the step --------------------------------------------------------------------------------------------------
+
+    @property
+    def tunables_version(self) -> int:
+        """Version of the tunables that the next step runs."""
+        return self._tunables_version
+
+    @property
+    def tunables(self) -> Tunables:
+        """What the next step runs."""
+        return self._scheduler.tunables
+
+    @property
+    def owners(self) -> frozenset[OwnerId]:
+        """Who owns the sequences that live here."""
+        return self._scheduler.owners
+
+    @property
+    def num_unfinished(self) -> int:
+        """Sequences that live, running or waiting."""
+        return self._scheduler.num_running + self._scheduler.num_waiting
+
+    @property
+    def draining(self) -> bool:
+        """Whether new work is refused."""
+        return self._scheduler.draining
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any sequence lives or events wait to be handed over; `next_wakeup` says when `step` is due."""
+        return self.num_unfinished > 0 or self._scheduler.has_events
+
+    def next_wakeup(self) -> float | None:
+        """When `step` next has something to do, in the clock's seconds; now or earlier means at once.
+
+        None while there is nothing to do until a command comes. A command may make it earlier.
+        """
+        now = self._clock()
+        return now if self._scheduler.has_events else self._scheduler.next_wakeup(now)
+
+    def step(self) -> list[tuple[OwnerId, Event]]:
+        """Compute one step if anything can run; the events since the last call, each with the owner it is for.
+
+        A runner that raises, or returns something that is no result of the plan, ends that step's sequences with reason
+        `error`; the engine goes on with the others.
+        """
+        started = self._clock()
+        plan = self._scheduler.schedule(started)
+        if plan is None:
+            return self._scheduler.take_events()
+        scheduled = self._clock()
+        try:
+            result = self._runner.run(plan)
+            _check_result(plan, result)
+        except Exception as error:
+            _log.exception("step %d failed", plan.step)
+            computed = self._clock()
+            message = f"the engine failed to compute a step ({type(error).__name__})"
+            events = self._scheduler.fail(plan, message, computed)
+            self._record(plan, None, events, (started, scheduled, computed))
+            return events
+        computed = self._clock()
+        events = self._scheduler.update(plan, result, computed)
+        self._record(plan, result, events, (started, scheduled, computed))
+        return events
+
+    # --- what it tells of itself -----------------------------------------------------------------------------------
+
+    def counts(self) -> EngineCounts:
+        """The engine's state as it is between two steps. Mutates nothing that decides."""
+        scheduler = self._scheduler
+        counters = scheduler.counters
+        return EngineCounts(
+            state="draining" if scheduler.draining else "ready",
+            max_model_len=scheduler.max_context_tokens,
+            tunables_version=self._tunables_version,
+            num_waiting=scheduler.num_waiting,
+            num_waiting_tokens=scheduler.num_waiting_tokens,
+            num_running=scheduler.num_running,
+            block_size=self._runner.block_size,
+            kv_blocks_total=self._runner.num_blocks,
+            kv_blocks_used=scheduler.num_blocks_used,
+            kv_blocks_cached=scheduler.num_blocks_cached,
+            kv_blocks_free=scheduler.num_blocks_free,
+            steps_total=counters.steps,
+            prompt_tokens_total=counters.prompt_tokens,
+            generated_tokens_total=counters.generated_tokens,
+            preemptions_total=counters.preemptions,
+            padded_tokens_total=counters.padded_tokens,
+            busy_ratio=self._steps.busy_ratio(self._clock()),
+            last_step_ms=self._steps.last_step_seconds * 1000,
+        )
+
+    def records_since(self, step: int) -> list[StepRecord]:
+        """What is kept of the steps after number `step`, the oldest first."""
+        return self._steps.since(step)
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError where the engine's books contradict each other. For tests."""
+        self._scheduler.check_invariants()
+
+    def _record(
+        self,
+        plan: StepPlan,
+        result: StepResult | None,
+        events: list[tuple[OwnerId, Event]],
+        moments: tuple[float, float, float],
+    ) -> None:
+        started, scheduled, computed = moments
+        members = [
+            StepMember(chunk.key, "prefill" if chunk.is_prefill else "decode", len(chunk.token_ids))
+            for chunk in plan.chunks
+        ]
+        members += [StepMember(key, "preempted", 0) for key in self._scheduler.preempted_keys]
+        ended = tuple([event.key for _, event in events if type(event) is Finished])
+        times = result.times if result else None
+        now = self._clock()
+        self._steps.add(
+            StepRecord(
+                step=plan.step,
+                started_at=started,
+                schedule_seconds=scheduled - started,
+                prepare_seconds=times.prepare_seconds if times else 0.0,
+                forward_seconds=times.forward_seconds if times else computed - scheduled,
+                sample_seconds=times.sample_seconds if times else 0.0,
+                update_seconds=now - computed,
+                total_seconds=now - started,
+                num_prefill_tokens=plan.num_prefill_tokens,
+                num_decode_tokens=plan.num_decode_tokens,
+                num_padded_tokens=plan.num_padded_tokens,
+                num_running=self._scheduler.num_running,
+                num_waiting=self._scheduler.num_waiting,
+                kv_blocks_used=self._scheduler.num_blocks_used,
+                members=tuple(members),
+                ended=ended,
+                failed=result is None,
+            )
+        )
+
+
+def _check_result(plan: StepPlan, result: StepResult) -> None:
+    """Raise ValueError where `result` cannot be that of `plan`."""
+    if len(result.token_ids) != len(plan.chunks):
+        raise ValueError(f"{len(plan.chunks)} chunks were planned, {len(result.token_ids)} came back")
+    for index, chunk in enumerate(plan.chunks):
+        if bool(result.token_ids[index]) != chunk.samples and index not in result.errors:
+            raise ValueError(f"{chunk.key}: {len(result.token_ids[index])} tokens where samples is {chunk.samples}")

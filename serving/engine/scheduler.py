@@ -1,0 +1,302 @@
+"""Decides what each step computes, and what its results mean for every sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+from serving.contracts.ids import OwnerId, RequestId
+from serving.contracts.messages import (
+    Accepted,
+    Event,
+    Finished,
+    FinishReason,
+    RefusalCode,
+    Refused,
+    Returned,
+    SequenceKey,
+    Submit,
+    Tokens,
+)
+from serving.contracts.tunables import Tunables
+from serving.engine.order import FirstComeFirstServed, Order
+from serving.engine.plan import StepPlan, StepResult
+from serving.engine.planner import StepPlanner
+from serving.engine.recent import RecentMap
+from serving.engine.roster import Roster
+from serving.engine.sequence import Sequence, SequenceStatus
+from serving.engine.stats import Counters
+from serving.engine.step_admission import refusal_of, wait_ends_at, window_ends_at
+
+_MAX_REMEMBERED = 10_000
+
+
+class Scheduler:
+    """Owns the roster of live sequences and what is remembered of ended ones; used by the engine's thread only.
+
+    Knows no clock: `now` is given, in seconds, and never goes back. A step is `schedule`, then `update` (or `fail`)
+    with that plan; sequences may be added and aborted at any time, between the two as well. What owners are to be told
+    gathers until `update` or `take_events` hands it over. Every submitted key ends in exactly one `Finished`,
+    `Refused` or `Returned` of its newest attempt.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int,
+        block_size: int,
+        max_model_len: int,
+        eos_token_ids: frozenset[int],
+        tunables: Tunables,
+    ) -> None:
+        self.max_context_tokens = min(max_model_len, num_blocks * block_size)
+        self.counters = Counters()
+        self.draining = False
+        self._eos_token_ids = eos_token_ids
+        self._tunables = tunables
+        self._order: Order = FirstComeFirstServed()
+        self._roster = Roster(num_blocks=num_blocks, block_size=block_size)
+        self._planner = StepPlanner(self._roster, tunables)
+        self._num_added = 0
+        self._aborted: RecentMap[tuple[RequestId, int | None], None] = RecentMap(_MAX_REMEMBERED)
+        self._ended_attempts: RecentMap[SequenceKey, int] = RecentMap(_MAX_REMEMBERED)
+        self._in_flight: tuple[StepPlan, list[Sequence]] | None = None
+        self._events: list[tuple[OwnerId, Event]] = []
+
+    # --- what others ask -------------------------------------------------------------------------------------------
+
+    @property
+    def tunables(self) -> Tunables:
+        """What the next `schedule` goes by."""
+        return self._tunables
+
+    @property
+    def owners(self) -> frozenset[OwnerId]:
+        """Who owns the live sequences."""
+        return frozenset(sequence.owner_id for sequence in self._roster)
+
+    @property
+    def num_running(self) -> int:
+        """Sequences that hold a place in the batch."""
+        return len(self._roster.running)
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that wait, preempted ones included."""
+        return len(self._roster.waiting)
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        """Context tokens of those that wait."""
+        return self._roster.waiting.num_tokens
+
+    @property
+    def num_blocks_used(self) -> int:
+        """Blocks that live sequences hold."""
+        return self._roster.pool.num_used
+
+    @property
+    def num_blocks_cached(self) -> int:
+        """Blocks kept for reuse that nobody holds."""
+        return self._roster.pool.num_cached
+
+    @property
+    def num_blocks_free(self) -> int:
+        """Blocks with nothing in them."""
+        return self._roster.pool.num_free
+
+    @property
+    def preempted_keys(self) -> tuple[SequenceKey, ...]:
+        """Who was preempted by the last `schedule`."""
+        return self._planner.preempted_keys
+
+    @property
+    def has_events(self) -> bool:
+        """Whether owners are to be told something."""
+        return bool(self._events)
+
+    def take_events(self) -> list[tuple[OwnerId, Event]]:
+        """Hand over the events gathered since the last time, in the order in which they happened."""
+        events, self._events = self._events, []
+        return events
+
+    def next_wakeup(self, now: float) -> float | None:
+        """When `schedule` next has something to do: `now` or earlier means at once, None not before something comes."""
+        if self._roster.running:
+            return now
+        first, oldest = self._roster.waiting.first, self._roster.waiting.oldest_unstarted
+        if first is None:
+            return None
+        if oldest is None or first.status is SequenceStatus.PREEMPTED or self._planner.is_window_over(oldest, now):
+            return now
+        return min(window_ends_at(oldest, self._tunables), wait_ends_at(oldest, self._tunables))
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError where the books contradict each other. For tests."""
+        self._roster.check_invariants()
+
+    # --- commands --------------------------------------------------------------------------------------------------
+
+    def add(self, submit: Submit, now: float) -> None:
+        """Let a sequence wait, or refuse what can never run.
+
+        A newer attempt of a live key takes the older one's place without a word to its owner; an older or equal one is
+        ignored. What was aborted before it came ends at once.
+        """
+        current = self._roster.find(submit.key)
+        latest = current.attempt if current else self._ended_attempts.get(submit.key)
+        if latest is not None and submit.attempt <= latest:
+            return
+        if current is not None:
+            self._leave(current)
+        self._num_added += 1
+        sequence = Sequence.of(submit, eos_token_ids=self._eos_token_ids, serial=self._num_added, now=now)
+        sequence.rank = self._order.rank(sequence)
+        self._roster.enter(sequence)
+        if self._was_aborted(submit.key):
+            self._finish(sequence, "abort", now)
+            return
+        refusal = self._refusal_of(submit)
+        if refusal is not None:
+            self._refuse(sequence, *refusal)
+            return
+        self._tell(sequence, Accepted(sequence.key, sequence.attempt))
+        # An earlier attempt may have delivered its last token and died before it could say so.
+        reason = sequence.end_reason()
+        if reason is not None:
+            self._finish(sequence, reason, now)
+
+    def abort(self, request_id: RequestId, now: float, *, choice: int | None = None) -> None:
+        """End one choice of a request, or every one, whatever its state.
+
+        Ended and unknown ones are left alone, but the last 10,000 aborts are remembered, since Submits may still be on
+        their way.
+        """
+        self._aborted.keep((request_id, choice), None)
+        for sequence in self._roster.choices_of(request_id):
+            if choice is None or sequence.key.choice == choice:
+                self._finish(sequence, "abort", now)
+
+    def abort_owner(self, owner_id: OwnerId, now: float) -> None:
+        """End every sequence of an owner that is gone."""
+        for sequence in self._roster.owned_by(owner_id):
+            self._finish(sequence, "abort", now)
+
+    def retune(self, tunables: Tunables) -> None:
+        """Use other tunables from the next `schedule` on."""
+        self._tunables = tunables
+        self._planner.retune(tunables)
+
+    def drain(self) -> None:
+        """Accept nothing new and hand back what never started; what has run goes on to its end."""
+        self.draining = True
+        for sequence in self._roster.waiting.unstarted():
+            self._return(sequence)
+
+    def hand_back(self) -> None:
+        """Give every live sequence back to its owner, who goes on with it elsewhere."""
+        self.draining = True
+        for sequence in list(self._roster):
+            self._return(sequence)
+
+    # --- the step --------------------------------------------------------------------------------------------------
+
+    def schedule(self, now: float) -> StepPlan | None:
+        """Choose what the next step computes; None where nothing can run now."""
+        assert self._in_flight is None, "the plan in flight has no result yet"
+        self._refuse_overdue(now)
+        planned = self._planner.plan_step(self.counters.steps + 1, now)
+        self.counters.preemptions += len(self._planner.preempted_keys)
+        if planned is None:
+            return None
+        self._in_flight = planned
+        self.counters.steps += 1
+        self.counters.padded_tokens += planned[0].num_padded_tokens
+        return planned[0]
+
+    def update(self, plan: StepPlan, result: StepResult, now: float) -> list[tuple[OwnerId, Event]]:
+        """Take in the result of `plan` and hand over all events gathered since the last time.
+
+        What was aborted, replaced or ended meanwhile keeps nothing of it.
+        """
+        for index, sequence in enumerate(self._land(plan)):
+            if sequence.status is not SequenceStatus.RUNNING:
+                continue
+            self.counters.prompt_tokens += sequence.advance(plan.chunks[index].end)
+            if index in result.errors:
+                self._finish(sequence, "error", now, message=result.errors[index])
+            elif plan.chunks[index].samples:
+                self._take_tokens(sequence, result.token_ids[index], now)
+        return self.take_events()
+
+    def fail(self, plan: StepPlan, message: str, now: float) -> list[tuple[OwnerId, Event]]:
+        """End every sequence of `plan`, which could not be computed; hands over the events like `update`."""
+        for sequence in self._land(plan):
+            if sequence.status is SequenceStatus.RUNNING:
+                self._finish(sequence, "error", now, message=message)
+        return self.take_events()
+
+    # --- results and endings ---------------------------------------------------------------------------------------
+
+    def _refuse_overdue(self, now: float) -> None:
+        while (oldest := self._roster.waiting.oldest_unstarted) is not None:
+            if now < wait_ends_at(oldest, self._tunables):
+                return
+            limit = f"{self._tunables.max_queue_wait_ms:g} ms"
+            self._refuse(oldest, "queue_timeout", f"waited longer than max_queue_wait_ms ({limit}) for a place")
+
+    def _land(self, plan: StepPlan) -> list[Sequence]:
+        assert self._in_flight is not None, "no plan is in flight"
+        planned, sequences = self._in_flight
+        assert planned is plan, "this plan is not the one in flight"
+        self._in_flight = None
+        return sequences
+
+    def _take_tokens(self, sequence: Sequence, token_ids: Seq[int], now: float) -> None:
+        start_index = sequence.num_generated
+        timings = None
+        if sequence.first_token_at is None:
+            sequence.first_token_at = now
+            timings = sequence.timings(now)
+        taken: list[int] = []
+        reason: FinishReason | None = None
+        for token_id in token_ids:
+            taken.append(token_id)
+            reason = sequence.append(token_id)
+            if reason is not None:
+                break
+        self.counters.generated_tokens += len(taken)
+        self._tell(sequence, Tokens(sequence.key, sequence.attempt, start_index, taken, timings))
+        if reason is not None:
+            self._finish(sequence, reason, now)
+
+    def _refusal_of(self, submit: Submit) -> tuple[RefusalCode, str] | None:
+        if self.draining:
+            return "draining", "the engine is finishing its work and takes no more"
+        return refusal_of(submit, max_context_tokens=self.max_context_tokens)
+
+    def _refuse(self, sequence: Sequence, code: RefusalCode, message: str) -> None:
+        self._leave(sequence)
+        self._tell(sequence, Refused(sequence.key, sequence.attempt, code, message))
+
+    def _finish(self, sequence: Sequence, reason: FinishReason, now: float, *, message: str = "") -> None:
+        self._leave(sequence)
+        self._tell(
+            sequence,
+            Finished(
+                sequence.key, sequence.attempt, reason, sequence.num_generated, sequence.timings(now), message=message
+            ),
+        )
+
+    def _return(self, sequence: Sequence) -> None:
+        self._leave(sequence)
+        self._tell(sequence, Returned(sequence.key, sequence.attempt))
+
+    def _was_aborted(self, key: SequenceKey) -> bool:
+        return (key.request_id, None) in self._aborted or (key.request_id, key.choice) in self._aborted
+
+    def _leave(self, sequence: Sequence) -> None:
+        self._roster.leave(sequence)
+        self._ended_attempts.keep(sequence.key, sequence.attempt)
+
+    def _tell(self, sequence: Sequence, event: Event) -> None:
+        self._events.append((sequence.owner_id, event))

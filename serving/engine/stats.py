@@ -1,0 +1,128 @@
+"""What the engine counts and records of its steps."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from typing import Literal, NamedTuple
+
+from serving.contracts.messages import EngineState, SequenceKey
+
+MemberKind = Literal["prefill", "decode", "preempted"]
+
+
+class StepMember(NamedTuple):
+    """One sequence's part in a step: tokens computed, or none where it was preempted."""
+
+    key: SequenceKey
+    kind: MemberKind
+    num_tokens: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One step: who was in it and where the time went. `started_at` is in seconds of the engine's clock.
+
+    `ended` names the sequences that finished with it, of whatever reason, since the step before. `failed` steps
+    computed nothing that anyone received.
+    """
+
+    step: int
+    started_at: float
+    schedule_seconds: float
+    prepare_seconds: float
+    forward_seconds: float
+    sample_seconds: float
+    update_seconds: float
+    total_seconds: float
+    num_prefill_tokens: int
+    num_decode_tokens: int
+    num_padded_tokens: int
+    num_running: int
+    num_waiting: int
+    kv_blocks_used: int
+    members: tuple[StepMember, ...]
+    ended: tuple[SequenceKey, ...]
+    failed: bool
+
+
+@dataclasses.dataclass(slots=True)
+class Counters:
+    """Owns the scheduler's running totals since the engine's start; written on the engine's thread only.
+
+    `prompt_tokens` counts a prompt's tokens when they are first computed, not again after a preemption.
+    """
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    preemptions: int = 0
+    padded_tokens: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EngineCounts:
+    """The engine's part of an `EngineSnapshot`, field by field, as it stands between two steps."""
+
+    state: EngineState
+    max_model_len: int
+    tunables_version: int
+    num_waiting: int
+    num_waiting_tokens: int
+    num_running: int
+    block_size: int
+    kv_blocks_total: int
+    kv_blocks_used: int
+    kv_blocks_cached: int
+    kv_blocks_free: int
+    steps_total: int
+    prompt_tokens_total: int
+    generated_tokens_total: int
+    preemptions_total: int
+    padded_tokens_total: int
+    busy_ratio: float
+    last_step_ms: float
+
+
+class StepLog:
+    """Owns the latest step records and the measure of how busy the engine is; written on the engine's thread only."""
+
+    def __init__(self, *, started_at: float, capacity: int = 512, busy_window_seconds: float = 10.0) -> None:
+        self._records: deque[StepRecord] = deque(maxlen=capacity)
+        self._started_at = started_at
+        self._busy_window = busy_window_seconds
+        self._busy: deque[tuple[float, float]] = deque()
+
+    def add(self, record: StepRecord) -> None:
+        """Keep a record; the oldest goes when the log is full."""
+        self._records.append(record)
+        ended_at = record.started_at + record.total_seconds
+        self._busy.append((record.started_at, ended_at))
+        self._forget_busy_before(ended_at - self._busy_window)
+
+    def since(self, step: int) -> list[StepRecord]:
+        """The kept records of steps after `step`, the oldest first."""
+        newer = []
+        for record in reversed(self._records):
+            if record.step <= step:
+                break
+            newer.append(record)
+        return newer[::-1]
+
+    @property
+    def last_step_seconds(self) -> float:
+        """Duration of the last step; 0 before the first."""
+        return self._records[-1].total_seconds if self._records else 0.0
+
+    def busy_ratio(self, now: float) -> float:
+        """Share of the last seconds (since the start, while that is shorter) that was spent in steps: 0 to 1."""
+        begin = max(self._started_at, now - self._busy_window)
+        self._forget_busy_before(begin)
+        if now <= begin:
+            return 0.0
+        busy = sum(min(end, now) - max(start, begin) for start, end in self._busy)
+        return min(1.0, max(0.0, busy / (now - begin)))
+
+    def _forget_busy_before(self, moment: float) -> None:
+        while self._busy and self._busy[0][1] <= moment:
+            self._busy.popleft()

@@ -1,0 +1,99 @@
+"""Admission rules of a step: what can never run, who may join now, who may grow, and how long company is awaited."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from serving.contracts.messages import RefusalCode, Submit
+from serving.contracts.tunables import Tunables
+from serving.engine.sequence import Sequence
+
+_ROUNDING = 1e-9
+"""A ratio times a count may miss a whole number by the error of floating point."""
+
+
+def refusal_of(submit: Submit, *, max_context_tokens: int) -> tuple[RefusalCode, str] | None:
+    """Why `submit` could never run to its end, as code and message; None where it can."""
+    num_prompt = len(submit.prompt_ids)
+    if num_prompt == 0:
+        return "invalid_value", "the prompt must have at least one token"
+    requested = num_prompt + submit.params.max_tokens
+    if requested > max_context_tokens:
+        return (
+            "context_length_exceeded",
+            f"the context limit is {max_context_tokens} tokens; the prompt has {num_prompt} and "
+            f"{submit.params.max_tokens} more were asked for, {requested} in all",
+        )
+    return None
+
+
+def num_blocks_of(num_tokens: int, block_size: int) -> int:
+    """Blocks that hold `num_tokens` positions."""
+    return -(-num_tokens // block_size)
+
+
+class KvLimits:
+    """Owns the line that the use of KV blocks may not cross; used by the engine's thread only.
+
+    Lowering `kv_limit_ratio` under what is in use drains: the line follows the use downwards, so nothing joins and
+    growth must be paid for by a preemption, but nobody is thrown out for the change itself. A sequence that runs alone
+    may take the whole pool, so that whatever was let in can end.
+    """
+
+    def __init__(self, num_blocks: int, tunables: Tunables) -> None:
+        self._num_blocks = num_blocks
+        self.retune(tunables)
+        self._line = self._usable
+
+    def retune(self, tunables: Tunables) -> None:
+        """Follow new tunables from the next step."""
+        self._usable = max(1, int(self._num_blocks * tunables.kv_limit_ratio + _ROUNDING))
+        self._watermark = math.ceil(self._usable * tunables.kv_watermark_ratio - _ROUNDING)
+
+    def settle(self, *, num_used: int) -> None:
+        """Draw the line for a step that begins with `num_used` blocks in use."""
+        self._line = max(self._usable, min(self._line, num_used))
+
+    def room(self, *, num_used: int, alone: bool) -> int:
+        """Blocks that a sequence which joins may take, `alone` where nothing runs; never negative."""
+        if alone:
+            return self._num_blocks - num_used
+        return max(0, self._usable - self._watermark - num_used)
+
+    def may_grow(self, count: int, *, num_used: int, alone: bool) -> bool:
+        """Whether a running sequence may take `count` blocks more, `alone` where no other runs."""
+        return num_used + count <= (self._num_blocks if alone else self._line)
+
+
+def window_ends_at(oldest: Sequence, tunables: Tunables) -> float:
+    """When the oldest unstarted sequence stops waiting for company, in seconds of the scheduler's clock."""
+    return oldest.arrival + tunables.batch_window_ms / 1000
+
+
+def wait_ends_at(oldest: Sequence, tunables: Tunables) -> float:
+    """When an unstarted sequence has waited too long, in seconds of the scheduler's clock.
+
+    One that an earlier attempt began is never refused: its stream is under way.
+    """
+    if oldest.num_generated:
+        return math.inf
+    return oldest.arrival + tunables.max_queue_wait_ms / 1000
+
+
+def is_company_complete(
+    waiting: Iterable[Sequence], tunables: Tunables, *, num_running: int, room_blocks: int, block_size: int
+) -> bool:
+    """Whether more company could not join anyway: the waiting fill the free places, the token budget or the memory.
+
+    `room_blocks` is what those that join may take together. Looks at no more sequences than there are places.
+    """
+    num_places = tunables.max_running - num_running
+    num_tokens = max(1, tunables.max_batch_tokens - num_running)
+    for sequence in waiting:
+        num_places -= 1
+        num_tokens -= min(sequence.num_tokens, tunables.max_prefill_chunk)
+        room_blocks -= num_blocks_of(sequence.num_tokens, block_size)
+        if num_places <= 0 or num_tokens <= 0 or room_blocks <= 0:
+            return True
+    return False

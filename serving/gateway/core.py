@@ -1,0 +1,292 @@
+"""The gateway: owns every request of this process until it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from serving.contracts.errors import DomainError, Unavailable
+from serving.contracts.ids import OwnerId, PoolName, RequestId
+from serving.contracts.messages import Abort, SequenceKey
+from serving.gateway.delivery import Delivery, Verdict
+from serving.gateway.failover import Failover
+from serving.gateway.generation import Generation
+from serving.gateway.link import EngineLink
+from serving.gateway.observer import RequestObserver
+from serving.gateway.pools import PoolView, PoolWatcher
+from serving.gateway.requests import Choice, InFlight, Permit, WaitingRoom
+from serving.gateway.stream import GenerationStream
+from serving.gateway.text.detokenizer import Detokenizer
+from serving.gateway.text.stop_strings import StopStrings
+from serving.gateway.text.tokenizer import TextModel
+
+logger = logging.getLogger(__name__)
+
+_TICK_SECONDS = 0.25
+_RENEW_EVERY_TICKS = 12
+_LONGEST_BACKOFF_SECONDS = 2.0
+
+
+class Gateway:
+    """Owns this process's requests in flight; everything happens on the event loop that called `start`.
+
+    Submits them to engines, turns their tokens into text, gives up what callers abandon, and submits the rest of a
+    request again when its engine dies. Each request ends exactly once: finished, aborted, refused or failed.
+    """
+
+    def __init__(
+        self,
+        *,
+        redis: Redis,
+        owner_id: OwnerId,
+        text_models: Mapping[PoolName, TextModel],
+        waiting_room: WaitingRoom,
+        observer: RequestObserver,
+        failover_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._link = EngineLink(redis, owner_id=owner_id)
+        self._owner_id = owner_id
+        self._watcher = PoolWatcher(redis, text_models)
+        self._waiting_room = waiting_room
+        self._observer = observer
+        self._clock = clock
+        self._requests: dict[RequestId, InFlight] = {}
+        self._delivery = Delivery(observer=observer, clock=clock)
+        self._failover = Failover(failover_seconds=failover_seconds)
+        self._loops: list[asyncio.Task[None]] = []
+        self._errands: set[asyncio.Task[None]] = set()
+        self._stopping = False
+
+    # --- life ---
+
+    async def start(self) -> None:
+        """Begin to beat, to watch engines and to read replies. Raises Redis's errors where it cannot be reached."""
+        await self._link.beat()
+        await self._watcher.refresh()
+        self._loops = [asyncio.create_task(self._read_loop()), asyncio.create_task(self._tick_loop())]
+
+    async def stop(self) -> None:
+        """End what still runs with an error to its caller, tell the engines, and leave. Idempotent."""
+        for request in list(self._requests.values()):
+            self._fail(request, Unavailable("the server is shutting down"))
+        self._stopping = True
+        for task in self._loops:
+            await end_task(task)
+        self._loops = []
+        await asyncio.gather(*self._errands, return_exceptions=True)
+        with contextlib.suppress(RedisError):
+            await self._link.leave()
+
+    @property
+    def num_in_flight(self) -> int:
+        """Requests that have not ended."""
+        return len(self._requests)
+
+    # --- pools ---
+
+    def pools(self) -> list[PoolView]:
+        """All pools as last seen."""
+        return self._watcher.views()
+
+    def pool_of(self, model: str) -> PoolView | None:
+        """The pool that serves `model`, if any."""
+        return self._watcher.view_of_model(model)
+
+    # --- requests ---
+
+    def generate(self, generation: Generation, *, permit: Permit | None = None) -> GenerationStream:
+        """Start a request now. Failures come through the stream; closing the stream aborts what still runs."""
+        text_model = self._watcher.view(generation.pool).text_model
+        stream = GenerationStream(
+            num_prompt_tokens=len(generation.prompt_ids),
+            num_choices=len(generation.params),
+            on_close=lambda: self._abandon(generation.request_id),
+        )
+        choices = [
+            Choice(
+                key=SequenceKey(generation.request_id, index),
+                params=params,
+                detokenizer=Detokenizer(text_model),
+                stop_strings=StopStrings(generation.stop),
+            )
+            for index, params in enumerate(generation.params)
+        ]
+        request = InFlight(generation=generation, choices=choices, stream=stream, permit=permit)
+        self._requests[generation.request_id] = request
+        self._observer.submitted(generation.pool)
+        self._run_errand(self._submit(request, choices))
+        return stream
+
+    async def _submit(self, request: InFlight, choices: Iterable[Choice]) -> None:
+        generation = request.generation
+        for choice in (choice for choice in choices if not choice.finished):
+            submit = choice.next_submit(generation, owner_id=self._owner_id, now=self._clock())
+            try:
+                entry_id = await self._link.submit(generation.pool, submit)
+            except RedisError as error:
+                logger.warning("cannot submit %s: %s", generation.request_id, error)
+                if not request.started:
+                    self._fail(request, Unavailable("the queue cannot be reached"))
+                return  # a stream that runs is submitted again once its acceptance is overdue
+            if choice.attempt == submit.attempt:
+                choice.entry_id = entry_id
+            if choice.finished:
+                await self._call_off(request, [choice])
+
+    # --- ends ---
+
+    def _abandon(self, request_id: RequestId) -> None:
+        request = self._requests.get(request_id)
+        if request is not None:
+            self._end(request, outcome="aborted")
+
+    def _fail(self, request: InFlight, error: DomainError) -> None:
+        kind = "failed" if request.started else "refused"
+        request.stream.fail(error)
+        self._end(request, outcome=f"{kind}:{error.code}")
+
+    def _end(self, request: InFlight, *, outcome: str) -> None:
+        generation = request.generation
+        if self._requests.pop(generation.request_id, None) is None:
+            return
+        still_running = request.unfinished()
+        for choice in still_running:
+            choice.finished = True
+        if still_running:
+            self._run_errand(self._call_off(request, still_running))
+        self._release(request)
+        self._observer.ended(
+            generation.pool,
+            outcome=outcome,
+            was_scheduled=request.started,
+            e2e_seconds=self._clock() - generation.arrived_at,
+            prompt_tokens=len(generation.prompt_ids),
+            completion_tokens=request.stream.num_completion_tokens,
+        )
+
+    async def _call_off(self, request: InFlight, choices: list[Choice]) -> None:
+        pool = request.generation.pool
+        everyone = self._watcher.engine_ids(pool)
+        with contextlib.suppress(RedisError):
+            await self._link.withdraw(pool, [choice.entry_id for choice in choices if choice.entry_id is not None])
+            for choice in choices:
+                # Who has read it and not said so yet remembers the abort until the Submit's turn comes.
+                targets = everyone if choice.engine_id is None else {choice.engine_id}
+                await self._link.abort(targets, Abort(choice.key.request_id, choice.key.choice))
+
+    def _release(self, request: InFlight) -> None:
+        permit, request.permit = request.permit, None
+        if permit is not None:
+            self._run_errand(self._give_back(permit))
+
+    async def _give_back(self, permit: Permit) -> None:
+        # A permit that cannot be given back ends with its lease.
+        with contextlib.suppress(RedisError):
+            await self._waiting_room.release(permit)
+
+    # --- what engines say ---
+
+    async def _read_loop(self) -> None:
+        await self._persist("read replies", self._read_once)
+
+    async def _read_once(self) -> None:
+        for reply in await self._link.read_replies():
+            for event in reply.events:
+                request = self._requests.get(event.key.request_id)
+                if request is None:
+                    continue
+                choice = request.choices[event.key.choice]
+                if choice.finished or event.attempt != choice.attempt:
+                    continue
+                self._apply(request, choice, self._delivery.deliver(request, choice, event, engine_id=reply.engine_id))
+
+    def _apply(self, request: InFlight, choice: Choice, verdict: Verdict) -> None:
+        if isinstance(verdict, DomainError):
+            self._fail(request, verdict)
+            return
+        if verdict == "resubmit":
+            choice.lost_at = self._clock() if choice.lost_at is None else choice.lost_at
+            self._run_errand(self._submit(request, [choice]))
+            return
+        if verdict == "stopped":
+            self._run_errand(self._call_off(request, [choice]))
+        if request.finished:
+            self._end(request, outcome=f"finished:{request.choices[0].finish_reason}")
+        elif request.all_started:
+            self._release(request)
+
+    # --- housekeeping ---
+
+    async def _tick_loop(self) -> None:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            await asyncio.sleep(_TICK_SECONDS)
+            ticks += 1
+            await self._tick(renew=ticks % _RENEW_EVERY_TICKS == 0)
+
+        await self._persist("keep house", tick)
+
+    async def _tick(self, *, renew: bool) -> None:
+        remembered = await self._link.beat()
+        await self._watcher.refresh()
+        now = self._clock()
+        if not remembered:
+            logger.warning("Redis had forgotten this process: every running request is submitted again")
+        for request in list(self._requests.values()):
+            await self._check(request, now=now, forgotten=not remembered)
+        if renew:
+            await self._waiting_room.renew([r.permit for r in self._requests.values() if r.permit is not None])
+
+    async def _check(self, request: InFlight, *, now: float, forgotten: bool) -> None:
+        pool = request.generation.pool
+        view, living = self._watcher.view(pool), self._watcher.engine_ids(pool)
+        for choice in request.unfinished():
+            lost = forgotten
+            if self._failover.is_overdue(choice, now=now) and living:
+                lost = choice.entry_id is None or not await self._link.is_unread(pool, choice.entry_id)
+            verdict = self._failover.judge(request, choice, now=now, tunables=view.tunables, living=living, lost=lost)
+            if isinstance(verdict, DomainError):
+                self._fail(request, verdict)
+                return
+            if verdict == "resubmit":
+                await self._submit(request, [choice])
+
+    async def _persist(self, what: str, once: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        backoff = 0.1
+        while not self._stopping:
+            try:
+                await once()
+                backoff = 0.1
+            except (RedisError, OSError):
+                logger.warning("cannot %s: Redis is out of reach; trying again in %.1f s", what, backoff)
+                await asyncio.sleep(backoff)
+                backoff = min(backoff * 2, _LONGEST_BACKOFF_SECONDS)
+            except Exception:
+                logger.exception("cannot %s", what)
+                await asyncio.sleep(backoff)
+
+    def _run_errand(self, errand: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(errand)
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
+
+
+async def end_task(task: asyncio.Task[None]) -> None:
+    """Cancel a task and wait for its end.
+
+    On Python 3.11 a cancellation that meets the end of a `wait_for`, as the Redis client uses for sending, is lost; so
+    it is repeated until it is heard.
+    """
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=0.5)

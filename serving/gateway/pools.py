@@ -1,0 +1,102 @@
+"""What the gateway knows of pools and their engines: a view refreshed from Redis."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, cast
+
+from redis.asyncio import Redis
+
+from serving.contracts import keys
+from serving.contracts.ids import EngineId, PoolName
+from serving.contracts.messages import EngineSnapshot, decode_announced, decode_snapshot
+from serving.contracts.tunables import Tunables
+from serving.gateway.text.tokenizer import TextModel
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PoolView:
+    """A pool as last seen. `kv_tokens` is the smallest engine's KV capacity, None while no engine was ever seen."""
+
+    name: PoolName
+    text_model: TextModel
+    tunables: Tunables
+    max_model_len: int
+    kv_tokens: int | None
+    num_engines: int
+
+    @property
+    def model(self) -> str:
+        """The name of the model that it serves."""
+        return self.text_model.name
+
+    @property
+    def has_engines(self) -> bool:
+        """Whether anything can run a request now."""
+        return self.num_engines > 0
+
+    @property
+    def max_context_tokens(self) -> int:
+        """The longest prompt and answer together that can run here."""
+        return min(self.max_model_len, self.kv_tokens or self.max_model_len)
+
+
+class PoolWatcher:
+    """Owns the pools' views and the set of engines that live; on the gateway's event loop.
+
+    `max_model_len` and KV capacity outlive the engines that reported them, so that a request is judged by the same
+    bounds while an engine restarts.
+    """
+
+    def __init__(self, redis: Redis, text_models: Mapping[PoolName, TextModel]) -> None:
+        self._redis = redis
+        self._views = {
+            name: PoolView(
+                name=name,
+                text_model=text_model,
+                tunables=Tunables(),
+                max_model_len=text_model.max_model_len,
+                kv_tokens=None,
+                num_engines=0,
+            )
+            for name, text_model in text_models.items()
+        }
+        self._engines: dict[PoolName, dict[EngineId, EngineSnapshot]] = {name: {} for name in text_models}
+
+    def views(self) -> list[PoolView]:
+        """All pools."""
+        return list(self._views.values())
+
+    def view(self, pool: PoolName) -> PoolView:
+        """One pool; KeyError where there is none of this name."""
+        return self._views[pool]
+
+    def view_of_model(self, model: str) -> PoolView | None:
+        """The pool that serves `model`."""
+        return next((view for view in self._views.values() if view.model == model), None)
+
+    def engine_ids(self, pool: PoolName) -> frozenset[EngineId]:
+        """The pool's engines whose heart beats."""
+        return frozenset(self._engines[pool])
+
+    async def refresh(self) -> None:
+        """Read heartbeats and announced tunables again. Errors of Redis pass through, and leave all as it was."""
+        for name in self._views:
+            await self._refresh_pool(name)
+
+    async def _refresh_pool(self, pool: PoolName) -> None:
+        raw_ids = cast("list[bytes]", await self._redis.zrange(keys.engines(pool), 0, -1))
+        ids = [EngineId(raw.decode()) for raw in raw_ids]
+        names = [keys.announced_tunables(pool), *map(keys.heartbeat, ids)]
+        announced, *beats = cast("list[bytes | None]", await self._redis.mget(names))
+        snapshots = [decode_snapshot(beat) for beat in beats if beat is not None]
+        ready = [snapshot for snapshot in snapshots if snapshot.state == "ready"]
+        changes: dict[str, Any] = {"num_engines": len(ready)}
+        if announced is not None:
+            changes["tunables"] = decode_announced(announced).tunables
+        if ready:
+            changes["max_model_len"] = min(snapshot.max_model_len for snapshot in ready)
+            changes["kv_tokens"] = min(snapshot.kv_blocks_total * snapshot.block_size for snapshot in ready)
+        self._engines[pool] = {snapshot.engine_id: snapshot for snapshot in snapshots}
+        self._views[pool] = dataclasses.replace(self._views[pool], **changes)

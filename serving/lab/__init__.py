@@ -1,0 +1,1 @@
+"""Measuring: load tests against any OpenAI-compatible server."""

@@ -1,0 +1,77 @@
+"""`manage.py tunables show|set|history`: read and change a pool's tunables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from redis import Redis
+
+from serving.contracts.errors import DomainError
+from serving.contracts.tunables import describe
+from serving.tuning import selectors, services
+
+
+class Command(BaseCommand):
+    """Shows, changes and lists the versions of a pool's tunables."""
+
+    help = "Show or change a pool's tunables, or list their versions."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """One sub-command a task."""
+        actions = parser.add_subparsers(dest="action", required=True)
+        show = actions.add_parser("show", help="the values in force")
+        change = actions.add_parser("set", help="store new values and announce them")
+        change.add_argument("changes", nargs="+", metavar="NAME=VALUE")
+        change.add_argument("--reason", default="", help="why")
+        history = actions.add_parser("history", help="the versions, newest first")
+        for action in (show, change, history):
+            action.add_argument("--pool", default=settings.FOOTPLATE_POOL)
+
+    def handle(self, *_args: Any, **options: Any) -> None:
+        """Run the sub-command."""
+        try:
+            {"show": self._show, "set": self._set, "history": self._list}[options["action"]](options)
+        except DomainError as error:
+            raise CommandError(error.message) from None
+
+    def _show(self, options: dict[str, Any]) -> None:
+        current = selectors.current_tunables(options["pool"])
+        self.stdout.write(f"pool {options['pool']}, version {current.version}")
+        values = current.tunables.as_dict()
+        for spec in describe():
+            self.stdout.write(f"{spec.name:<20} {values[spec.name]!s:>12} {spec.unit:<10} {spec.help} ({spec.bounds})")
+
+    def _set(self, options: dict[str, Any]) -> None:
+        redis = Redis.from_url(settings.REDIS_URL)
+        version = services.change(
+            options["pool"],
+            dict(_read_assignment(text) for text in options["changes"]),
+            reason=options["reason"],
+            author="command line",
+            redis=redis,
+        )
+        redis.close()
+        self.stdout.write(f"version {version.number} is stored: {_describe(version.changes)}")
+
+    def _list(self, options: dict[str, Any]) -> None:
+        for version in selectors.versions(options["pool"]):
+            when = version.created_at.isoformat(timespec="seconds")
+            line = f"{version.number:>5}  {when}  {version.author}: {_describe(version.changes)}  {version.reason}"
+            self.stdout.write(line.rstrip())
+
+
+def _read_assignment(text: str) -> tuple[str, Any]:
+    name, sign, value = text.partition("=")
+    if not sign:
+        raise CommandError(f"{text!r} is not of the form NAME=VALUE")
+    try:
+        return name, msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return name, value
+
+
+def _describe(changes: dict[str, list[Any]]) -> str:
+    return ", ".join(f"{name} {old} → {new}" for name, (old, new) in changes.items()) or "the defaults"

@@ -1,0 +1,68 @@
+"""Sees to it that every engine of a pool runs the tunables that are stored."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from redis.asyncio import Redis
+
+from serving.contracts import keys
+from serving.contracts.ids import EngineId, PoolName
+from serving.contracts.messages import AnnouncedTunables, EngineSnapshot, Retune, decode_announced, encode
+from serving.telemetry.decoding import decode_or_none
+
+logger = logging.getLogger(__name__)
+
+_TELL_AGAIN_SECONDS = 2.0
+_LONGEST_CONTROL_STREAM = 1000
+
+
+class Reconciler:
+    """Owns when each engine was last told; on the monitor's event loop.
+
+    What is announced in Redis may be lost, and a `Retune` may be sent to an engine that was just starting. The stored
+    version is the truth; whoever runs another one is sent it whole.
+    """
+
+    def __init__(self, redis: Redis, *, clock: Callable[[], float]) -> None:
+        self._redis = redis
+        self._clock = clock
+        self._told_at: dict[EngineId, float] = {}
+
+    async def reconcile(self, pool: PoolName, stored: AnnouncedTunables, engines: Iterable[EngineSnapshot]) -> None:
+        """Announce `stored` where it is missing or older there, and send it to the engines that run another version.
+
+        An engine is told again after two seconds if it still reports another one. Errors of Redis pass through.
+        """
+        await self._announce(pool, stored)
+        for engine in engines:
+            if engine.tunables_version == stored.version:
+                self._told_at.pop(engine.engine_id, None)
+            else:
+                await self._retune(engine, stored)
+
+    async def _announce(self, pool: PoolName, stored: AnnouncedTunables) -> None:
+        announced = decode_or_none(decode_announced, await self._redis.get(keys.announced_tunables(pool)))
+        if announced is not None and announced.version >= stored.version:
+            return
+        # Should a newer version be announced just now, this one overwrites it, and the next round puts it right.
+        await self._redis.set(keys.announced_tunables(pool), encode(stored))
+        logger.info("pool %s: version %d of the tunables announced again", pool, stored.version)
+
+    async def _retune(self, engine: EngineSnapshot, stored: AnnouncedTunables) -> None:
+        now = self._clock()
+        told_at = self._told_at.get(engine.engine_id)
+        if told_at is not None and now - told_at < _TELL_AGAIN_SECONDS:
+            return
+        self._told_at[engine.engine_id] = now
+        message = encode(Retune(stored.version, stored.tunables))
+        await self._redis.xadd(
+            keys.control(engine.engine_id), {keys.FIELD: message}, maxlen=_LONGEST_CONTROL_STREAM, approximate=True
+        )
+        logger.info(
+            "engine %s runs version %d of the tunables: sent version %d",
+            engine.engine_id,
+            engine.tunables_version,
+            stored.version,
+        )

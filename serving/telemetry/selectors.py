@@ -1,0 +1,103 @@
+"""Reading a pool's state: gauges from the engines themselves, percentiles from the monitor's frame."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+from redis.asyncio import Redis
+
+from serving.contracts import keys
+from serving.contracts.ids import PoolName
+from serving.contracts.messages import EngineSnapshot, decode_announced, decode_submit
+from serving.telemetry.books import read_books
+from serving.telemetry.decoding import decode_or_none
+from serving.telemetry.engines import live_engines
+from serving.telemetry.frames import IntervalSummaries, decode_frame
+
+__all__ = ["live_engines", "pool_snapshot"]
+
+_COUNTED_ENTRIES = 500
+
+
+async def pool_snapshot(redis: Redis, pool: PoolName) -> dict[str, Any]:
+    """The pool's state, ready for JSON. Errors of Redis pass through.
+
+    - of the engines that live, each beaten within the last seconds: `num_engines`, `num_running`, `num_waiting` and
+      `num_waiting_tokens` (sequences and their tokens, those still in the inbox included), `kv_blocks_total`, `…_used`
+      (held by live sequences), `…_cached`, `…_free`, and `engines`, the list of their own snapshots;
+    - `tunables_version`, the version announced (None: none is), and `applied_by`, the number of engines that run it;
+    - `permits_requests` and `permits_tokens`: what the door counts as waiting;
+    - `outcomes`: counters of requests by name, over all owners, since Redis began to count, and the requests that have
+      not ended, as their owners see them, so that these books balance by themselves: submitted = finished + aborted +
+      refused + failed + waiting + running. (`num_waiting` and `num_running` above are the engines', in sequences.)
+    - of the monitor's last frame: `intervals`, the last minute's count, mean and percentiles in seconds by name (None
+      where nothing was measured), `prompt_tokens_per_second`, `generated_tokens_per_second`, and `frame_age_seconds`
+      (None: there is no frame, and then the intervals are empty).
+    """
+    engines = await live_engines(redis, pool)
+    num_unread, num_unread_tokens = await _count_inbox(redis, pool)
+    version = await _announced_version(redis, pool)
+    books = await read_books(redis, pool)
+    return {
+        "pool": pool,
+        "num_engines": len(engines),
+        "tunables_version": version,
+        "applied_by": sum(engine.tunables_version == version for engine in engines),
+        "num_waiting": num_unread + sum(engine.num_waiting for engine in engines),
+        "num_waiting_tokens": num_unread_tokens + sum(engine.num_waiting_tokens for engine in engines),
+        "num_running": sum(engine.num_running for engine in engines),
+        **_count_blocks(engines),
+        **await _read_permits(redis, pool),
+        "outcomes": {**books.counts, "waiting": books.num_waiting, "running": books.num_running},
+        **await _read_frame(redis, pool),
+        "engines": msgspec.to_builtins(engines),
+    }
+
+
+def _count_blocks(engines: list[EngineSnapshot]) -> dict[str, int]:
+    names = ("kv_blocks_total", "kv_blocks_used", "kv_blocks_cached", "kv_blocks_free")
+    return {name: sum(getattr(engine, name) for engine in engines) for name in names}
+
+
+async def _count_inbox(redis: Redis, pool: PoolName) -> tuple[int, int]:
+    """Entries that no engine has read, and their tokens: counted of the first 500, reckoned from these beyond."""
+    num_entries = int(await redis.xlen(keys.inbox(pool)))
+    if not num_entries:
+        return 0, 0
+    entries = cast(
+        "list[tuple[bytes, dict[bytes, bytes]]]", await redis.xrange(keys.inbox(pool), count=_COUNTED_ENTRIES)
+    )
+    if not entries:
+        return 0, 0
+    num_tokens = sum(_count_tokens(fields.get(keys.FIELD, b"")) for _, fields in entries)
+    return max(num_entries, len(entries)), num_tokens * max(num_entries, len(entries)) // len(entries)
+
+
+def _count_tokens(message: bytes) -> int:
+    # What cannot be understood counts nothing here: the engine that reads it will say what is wrong with it.
+    submit = decode_or_none(decode_submit, message)
+    return 0 if submit is None else len(submit.prompt_ids) + len(submit.generated_ids)
+
+
+async def _announced_version(redis: Redis, pool: PoolName) -> int | None:
+    announced = decode_or_none(decode_announced, await redis.get(keys.announced_tunables(pool)))
+    return None if announced is None else announced.version
+
+
+async def _read_permits(redis: Redis, pool: PoolName) -> dict[str, int]:
+    fields = ["total:requests", "total:tokens"]
+    requests, tokens = await redis.hmget(keys.permit_weights(pool), fields)
+    return {"permits_requests": int(requests or 0), "permits_tokens": int(tokens or 0)}
+
+
+async def _read_frame(redis: Redis, pool: PoolName) -> dict[str, Any]:
+    frame = decode_or_none(decode_frame, await redis.get(keys.frame(pool)))
+    seconds, microseconds = await redis.time()
+    age = None if frame is None else max(0.0, seconds + microseconds / 1e6 - frame.unix_seconds)
+    return {
+        "intervals": msgspec.to_builtins(IntervalSummaries() if frame is None else frame.intervals),
+        "prompt_tokens_per_second": 0.0 if frame is None else frame.prompt_tokens_per_second,
+        "generated_tokens_per_second": 0.0 if frame is None else frame.generated_tokens_per_second,
+        "frame_age_seconds": age,
+    }

@@ -1,0 +1,1 @@
+"""The tunables' versions: stored first, then announced to the engines of a pool."""

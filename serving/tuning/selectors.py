@@ -1,0 +1,57 @@
+"""Reading pools and versions. Blocking: async code calls these through `database_sync_to_async`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from serving.contracts.errors import PoolNotFound
+from serving.contracts.ids import PoolName
+from serving.contracts.messages import AnnouncedTunables
+from serving.contracts.tunables import Tunables, describe
+from serving.tuning.models import Pool, TunablesVersion
+
+
+def pool_names() -> list[PoolName]:
+    """The names of all pools, in order."""
+    return [PoolName(name) for name in Pool.objects.order_by("name").values_list("name", flat=True)]
+
+
+def pools() -> list[Pool]:
+    """All pools, by name."""
+    return list(Pool.objects.order_by("name"))
+
+
+def find_pool(name: str) -> Pool:
+    """The pool of that name; raises `PoolNotFound`."""
+    pool = Pool.objects.filter(name=name).first()
+    if pool is None:
+        raise PoolNotFound(f"there is no pool named {name[:100]!r}")
+    return pool
+
+
+def current_version(name: str) -> TunablesVersion:
+    """The pool's newest version; raises `PoolNotFound`."""
+    return newest_version_of(find_pool(name))
+
+
+def newest_version_of(pool: Pool) -> TunablesVersion:
+    """The newest version of a pool, which has one from its making."""
+    return pool.versions.select_related("pool").latest("number")
+
+
+def current_tunables(name: str) -> AnnouncedTunables:
+    """What the pool should run; raises `PoolNotFound`."""
+    version = current_version(name)
+    return AnnouncedTunables(version.number, tunables_of(version.values))
+
+
+def versions(name: str, *, limit: int = 100) -> list[TunablesVersion]:
+    """The pool's versions, newest first, at most `limit`; raises `PoolNotFound`."""
+    return list(find_pool(name).versions.select_related("pool")[:limit])
+
+
+def tunables_of(values: Mapping[str, Any]) -> Tunables:
+    """Stored values as tunables: a tunable younger than they are takes its default, one that is gone is left out."""
+    known = {spec.name for spec in describe()}
+    return Tunables().changed({name: value for name, value in values.items() if name in known})

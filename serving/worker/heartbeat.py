@@ -1,0 +1,111 @@
+"""The engine's sign of life, from a thread of its own, and its watch over the owners'."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from serving.contracts import keys
+from serving.contracts.ids import EngineId, OwnerId, PoolName
+from serving.contracts.messages import EngineSnapshot, encode
+from serving.worker.mailbox import Mailbox, OwnerLost
+
+logger = logging.getLogger(__name__)
+
+BEAT_SECONDS = 0.25
+LIFE_SECONDS = 3.0
+"""An engine that has not beaten for so long is dead."""
+OWNER_GRACE_SECONDS = 6.0
+"""Longer than an owner's life: nobody is judged dead before Redis has been reachable for so long."""
+_OWNERS_EVERY_BEATS = 4
+
+
+class Heartbeat:
+    """Owns the thread that publishes the engine's snapshot, and what it last saw of owners and of other engines."""
+
+    def __init__(
+        self,
+        redis: Redis,
+        *,
+        engine_id: EngineId,
+        pool: PoolName,
+        mailbox: Mailbox,
+        snapshot: Callable[[], EngineSnapshot],
+        owners: Callable[[], frozenset[OwnerId]],
+    ) -> None:
+        self._redis = redis
+        self._engine_id = engine_id
+        self._pool = pool
+        self._mailbox = mailbox
+        self._snapshot = snapshot
+        self._owners = owners
+        self._missing_since: dict[OwnerId, float] = {}
+        self._reachable_since: float | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._beat_all, name="heartbeat", daemon=True)
+        self.num_other_engines = 0
+
+    def start(self) -> None:
+        """Begin to beat."""
+        self._thread.start()
+
+    def stop(self, *, timeout_seconds: float) -> None:
+        """End the thread and take the sign of life away; gives up after `timeout_seconds`."""
+        self._stopping.set()
+        self._thread.join(timeout_seconds)
+        try:
+            pipe = self._redis.pipeline(transaction=False)
+            pipe.delete(keys.heartbeat(self._engine_id), keys.control(self._engine_id))
+            pipe.zrem(keys.engines(self._pool), self._engine_id)
+            pipe.execute()
+        except (RedisError, OSError):
+            logger.warning("cannot take the heartbeat away: it ends by itself in %.0f s", LIFE_SECONDS)
+
+    def _beat_all(self) -> None:
+        beats = 0
+        while not self._stopping.is_set():
+            try:
+                self._beat()
+                if beats % _OWNERS_EVERY_BEATS == 0:
+                    self._watch_owners()
+            except (RedisError, OSError) as error:
+                if self._reachable_since is not None:
+                    logger.warning("cannot beat: %s", error)
+                self._reachable_since = None
+                self._missing_since.clear()
+            except Exception:
+                logger.exception("cannot beat")
+            beats += 1
+            self._stopping.wait(BEAT_SECONDS)
+
+    def _beat(self) -> None:
+        now = time.time()
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.set(keys.heartbeat(self._engine_id), encode(self._snapshot()), px=int(LIFE_SECONDS * 1000))
+        pipe.zadd(keys.engines(self._pool), {self._engine_id: now})
+        pipe.zcount(keys.engines(self._pool), now - LIFE_SECONDS, "+inf")
+        *_, num_engines = pipe.execute()
+        self.num_other_engines = max(0, int(num_engines) - 1)
+        if self._reachable_since is None:
+            self._reachable_since = time.monotonic()
+
+    def _watch_owners(self) -> None:
+        now = time.monotonic()
+        owners = sorted(self._owners())
+        if not owners:
+            self._missing_since.clear()
+            return
+        alive = self._redis.mget([keys.owner_alive(owner) for owner in owners])
+        missing = {owner for owner, value in zip(owners, alive, strict=True) if value is None}
+        self._missing_since = {owner: self._missing_since.get(owner, now) for owner in missing}
+        if self._reachable_since is None or now - self._reachable_since < OWNER_GRACE_SECONDS:
+            return
+        for owner, since in self._missing_since.items():
+            if now - since >= 1.0:
+                logger.warning("owner %s is gone: its requests are aborted", owner)
+                self._mailbox.put(OwnerLost(owner))

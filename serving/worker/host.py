@@ -1,0 +1,130 @@
+"""The engine's thread: take commands, step, hand events on."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from serving.contracts.ids import EngineId, OwnerId, PoolName
+from serving.contracts.messages import Abort, Drain, EngineSnapshot, Retune, Submit
+from serving.engine.engine import Engine
+from serving.worker.mailbox import Command, Leave, Mailbox, OwnerLost
+from serving.worker.publisher import Publisher
+
+_IDLE_SECONDS = 1.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who an engine is, fixed at start."""
+
+    engine_id: EngineId
+    name: str
+    pool: PoolName
+    model: str
+    device: str
+    dtype: str
+
+
+class EngineHost:
+    """Owns the Engine; `run` is its one thread. Snapshots may be asked for from any thread."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        identity: Identity,
+        mailbox: Mailbox,
+        publisher: Publisher,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._identity = identity
+        self._mailbox = mailbox
+        self._publisher = publisher
+        self._clock = clock
+        self._started_at = clock()
+        self._leaving = False
+        self._drain_deadline: float | None = None
+        self._latest = self._take_snapshot()
+        self._owners: frozenset[OwnerId] = frozenset()
+
+    def snapshot(self) -> EngineSnapshot:
+        """The state after the last step; its age-dependent parts are fresh."""
+        return self._latest
+
+    def owners(self) -> frozenset[OwnerId]:
+        """Who owns the sequences here."""
+        return self._owners
+
+    def run(self, *, drain_seconds: float) -> None:
+        """Step until told to leave, or until a drain has nothing left or took longer than `drain_seconds`."""
+        while not self._leaving:
+            self._take_commands(drain_seconds)
+            self._publisher.publish(self._engine.step())
+            self._latest = self._take_snapshot()
+            self._owners = self._engine.owners
+            if self._has_drained():
+                break
+        self._publisher.publish(self._engine.hand_back())
+        self._latest = self._take_snapshot()
+
+    def _take_commands(self, drain_seconds: float) -> None:
+        for command in self._mailbox.take(timeout_seconds=self._patience()):
+            if isinstance(command, Drain):
+                self._drain_deadline = self._clock() + drain_seconds
+            self._apply(command)
+
+    def _patience(self) -> float:
+        """How long to wait for a command: not at all while there is work that may be done now."""
+        wakeup = self._engine.next_wakeup()
+        if wakeup is None:
+            return _IDLE_SECONDS
+        return min(_IDLE_SECONDS, max(0.0, wakeup - self._clock()))
+
+    def _apply(self, command: Command) -> None:
+        match command:
+            case Submit():
+                self._engine.submit(command)
+            case Abort():
+                self._engine.abort(command.request_id, choice=command.choice)
+            case Retune():
+                self._engine.retune(command.version, command.tunables)
+            case Drain():
+                self._engine.drain()
+            case OwnerLost():
+                self._engine.abort_owner(command.owner_id)
+            case Leave():
+                self._leaving = True
+
+    def _has_drained(self) -> bool:
+        if self._drain_deadline is None:
+            return False
+        return not self._engine.has_work or self._clock() >= self._drain_deadline
+
+    def _take_snapshot(self) -> EngineSnapshot:
+        counts = self._engine.counts()
+        identity = self._identity
+        return EngineSnapshot(
+            engine_id=identity.engine_id,
+            name=identity.name,
+            pool=identity.pool,
+            model=identity.model,
+            device=identity.device,
+            dtype=identity.dtype,
+            rss_bytes=resident_bytes(),
+            uptime_seconds=self._clock() - self._started_at,
+            **dataclasses.asdict(counts),
+        )
+
+
+def resident_bytes() -> int:
+    """This process's resident memory, from the kernel's own account; 0 where there is none."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")

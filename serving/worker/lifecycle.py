@@ -1,0 +1,137 @@
+"""An engine process from its start to its end."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import uuid
+from collections.abc import Callable
+from types import FrameType
+
+from redis import Redis
+
+from serving.contracts import keys
+from serving.contracts.ids import EngineId, PoolName
+from serving.contracts.messages import AnnouncedTunables, Drain, EngineSnapshot, decode_announced
+from serving.contracts.tunables import Tunables
+from serving.engine.engine import Engine
+from serving.engine.plan import Runner
+from serving.worker.heartbeat import Heartbeat
+from serving.worker.host import EngineHost, Identity
+from serving.worker.mailbox import Leave, Mailbox
+from serving.worker.publisher import Publisher
+from serving.worker.receiver import Receiver
+
+logger = logging.getLogger(__name__)
+
+_JOIN_SECONDS = 5.0
+
+
+class EngineWorker:
+    """Owns an engine and the threads around it: receiver, publisher, heartbeat.
+
+    `redis` makes a connection of its own for each thread. The engine is built on the pool's announced tunables.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        *,
+        redis: Callable[[], Redis],
+        pool: PoolName,
+        model: str,
+        device: str,
+        dtype: str,
+    ) -> None:
+        self.engine_id = EngineId(f"{socket.gethostname()}-{uuid.uuid4().hex[:12]}")
+        announced = _announced(redis(), pool)
+        self._engine = Engine(runner, tunables=announced.tunables, tunables_version=announced.version)
+        self._mailbox = Mailbox()
+        self._publisher = Publisher(redis(), engine_id=self.engine_id)
+        self._host = EngineHost(
+            self._engine,
+            identity=Identity(
+                engine_id=self.engine_id,
+                name=f"{socket.gethostname()}:{pool}",
+                pool=pool,
+                model=model,
+                device=device,
+                dtype=dtype,
+            ),
+            mailbox=self._mailbox,
+            publisher=self._publisher,
+        )
+        self._heartbeat = Heartbeat(
+            redis(),
+            engine_id=self.engine_id,
+            pool=pool,
+            mailbox=self._mailbox,
+            snapshot=self._host.snapshot,
+            owners=self._host.owners,
+        )
+        self._receiver = Receiver(
+            redis(),
+            engine_id=self.engine_id,
+            pool=pool,
+            mailbox=self._mailbox,
+            publisher=self._publisher,
+            num_credits=self._credits,
+        )
+
+    def run(self, *, drain_seconds: float) -> None:
+        """Serve on this thread until a drain has ended or `leave` was called; what still runs then is handed back."""
+        self._publisher.start()
+        self._receiver.start()
+        self._heartbeat.start()
+        logger.info("engine %s serves", self.engine_id)
+        try:
+            self._host.run(drain_seconds=drain_seconds)
+        finally:
+            self._receiver.stop(timeout_seconds=_JOIN_SECONDS)
+            self._publisher.stop(timeout_seconds=_JOIN_SECONDS)
+            self._heartbeat.stop(timeout_seconds=_JOIN_SECONDS)
+        logger.info("engine %s has left", self.engine_id)
+
+    def drain(self) -> None:
+        """Take nothing new, finish what runs, then end `run`. From any thread, or a signal's handler."""
+        self._receiver.stop_taking_work()
+        self._mailbox.put(Drain())
+
+    def leave(self) -> None:
+        """End `run` now. From any thread, or a signal's handler."""
+        self._mailbox.put(Leave())
+
+    def snapshot(self) -> EngineSnapshot:
+        """The engine's state after its last step. From any thread."""
+        return self._host.snapshot()
+
+    def _credits(self) -> int | None:
+        """Sequences that this engine may still take; None, without bound, while it is alone in its pool."""
+        if self._heartbeat.num_other_engines == 0:
+            return None
+        snapshot = self.snapshot()
+        return self._engine.tunables.max_running - snapshot.num_running - snapshot.num_waiting
+
+
+def run_until_signalled(worker: EngineWorker, *, drain_seconds: float) -> None:
+    """Run on the main thread: a first SIGTERM or SIGINT drains, a second one ends it at once."""
+    signals = 0
+
+    def obey(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal signals
+        signals += 1
+        if signals == 1:
+            worker.drain()
+        else:
+            worker.leave()
+
+    signal.signal(signal.SIGTERM, obey)
+    signal.signal(signal.SIGINT, obey)
+    worker.run(drain_seconds=drain_seconds)
+
+
+def _announced(redis: Redis, pool: PoolName) -> AnnouncedTunables:
+    """What the pool should run; the defaults as version 0 where nothing is announced, which the monitor then mends."""
+    stored = redis.get(keys.announced_tunables(pool))
+    return decode_announced(stored) if isinstance(stored, bytes) else AnnouncedTunables(0, Tunables())

@@ -1,0 +1,157 @@
+"""From Redis to the mailbox: the pool's inbox and this engine's control stream."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from redis import Redis
+from redis.exceptions import RedisError, ResponseError
+
+from serving.contracts import keys
+from serving.contracts.ids import EngineId, PoolName
+from serving.contracts.messages import (
+    SCHEMA_VERSION,
+    Drain,
+    Refused,
+    Submit,
+    decode_control,
+    decode_submit,
+)
+from serving.worker.mailbox import Mailbox
+from serving.worker.publisher import Publisher
+
+logger = logging.getLogger(__name__)
+
+_BLOCK_MS = 500
+_READ_COUNT = 256
+_LONGEST_BACKOFF_SECONDS = 2.0
+
+
+class Receiver:
+    """Owns the thread that reads this engine's two streams, and its places in them.
+
+    Reading an inbox entry acknowledges and deletes it: delivery is never repeated by the stream, the owner alone tries
+    again. An engine that is alone drains the inbox at once, so that order, window and fairness see every waiting
+    request; with others beside it, it takes only what its `credits` allow.
+    """
+
+    def __init__(
+        self,
+        redis: Redis,
+        *,
+        engine_id: EngineId,
+        pool: PoolName,
+        mailbox: Mailbox,
+        publisher: Publisher,
+        num_credits: Callable[[], int | None],
+    ) -> None:
+        self._redis = redis
+        self._engine_id = engine_id
+        self._inbox = keys.inbox(pool)
+        self._control = keys.control(engine_id)
+        self._mailbox = mailbox
+        self._publisher = publisher
+        self._num_credits = num_credits
+        self._stopping = threading.Event()
+        self._draining = False
+        self._thread = threading.Thread(target=self._read_all, name="receiver", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def stop_taking_work(self) -> None:
+        """Read commands only from now on."""
+        self._draining = True
+
+    def stop(self, *, timeout_seconds: float) -> None:
+        """End the thread and delete the control stream; gives up after `timeout_seconds`."""
+        self._stopping.set()
+        self._thread.join(timeout_seconds)
+
+    def _read_all(self) -> None:
+        backoff = 0.1
+        while not self._stopping.is_set():
+            try:
+                self._read_once()
+                backoff = 0.1
+            except ResponseError as error:
+                if not str(error).startswith("NOGROUP"):
+                    logger.warning("cannot read: %s", error)
+                    self._stopping.wait(backoff)
+                self._make_groups()
+            except (RedisError, OSError) as error:
+                logger.warning("cannot read: %s; trying again in %.1f s", error, backoff)
+                self._stopping.wait(backoff)
+                backoff = min(backoff * 2, _LONGEST_BACKOFF_SECONDS)
+            except Exception:
+                logger.exception("cannot read")
+                self._stopping.wait(backoff)
+
+    def _make_groups(self) -> None:
+        for stream in (self._inbox, self._control):
+            try:
+                self._redis.xgroup_create(stream, keys.ENGINE_GROUP, id="0", mkstream=True)
+            except ResponseError as error:
+                if not str(error).startswith("BUSYGROUP"):
+                    raise
+
+    def _read_once(self) -> None:
+        num_credits = 0 if self._draining else self._num_credits()
+        streams: dict[Any, Any] = {self._control: ">"}
+        if num_credits is None or num_credits > 0:
+            streams[self._inbox] = ">"
+        answer = self._redis.xreadgroup(
+            keys.ENGINE_GROUP,
+            self._engine_id,
+            streams,
+            count=_READ_COUNT if num_credits is None else max(1, min(_READ_COUNT, num_credits)),
+            block=_BLOCK_MS if num_credits is None or num_credits > 0 else 20,
+            noack=True,
+        )
+        for stream, entries in _pairs(answer):
+            if not entries:
+                continue
+            self._redis.xdel(stream, *[entry_id for entry_id, _ in entries])
+            take = self._take_submit if stream.decode() == self._inbox else self._take_control
+            for _, fields in entries:
+                take(fields[keys.FIELD])
+
+    def _take_submit(self, message: bytes) -> None:
+        try:
+            submit = decode_submit(message)
+        except msgspec.MsgspecError as error:
+            logger.error("an inbox entry is no Submit and was dropped: %s", error)
+            return
+        if submit.schema_version != SCHEMA_VERSION:
+            self._refuse_schema(submit)
+            return
+        self._mailbox.put(submit)
+
+    def _refuse_schema(self, submit: Submit) -> None:
+        text = f"this engine reads messages of version {SCHEMA_VERSION}, not {submit.schema_version}"
+        logger.error(text)
+        refusal = Refused(submit.key, submit.attempt, "unsupported_schema", text)
+        self._publisher.publish([(submit.owner_id, refusal)])
+
+    def _take_control(self, message: bytes) -> None:
+        try:
+            command = decode_control(message)
+        except msgspec.MsgspecError as error:
+            logger.error("a control entry cannot be read and was dropped: %s", error)
+            return
+        if isinstance(command, Drain):
+            self.stop_taking_work()
+        self._mailbox.put(command)
+
+
+def _pairs(answer: Any) -> list[tuple[bytes, list[tuple[bytes, dict[bytes, bytes]]]]]:
+    if not answer:
+        return []
+    if isinstance(answer, dict):
+        return [(stream, lists[0]) for stream, lists in answer.items()]
+    return [(stream, entries) for stream, entries in answer]

@@ -1,0 +1,41 @@
+"""Prepare the database of FOOTPLATE_HOME as a first start does, and print what then holds, as JSON."""
+
+import json
+import os
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "serving.config.settings")
+
+import django
+
+django.setup()
+
+from django.contrib.auth import authenticate, get_user_model  # noqa: E402
+
+from serving.admission.services import find_principal  # noqa: E402
+from serving.config.bootstrap import first_run_file, prepare_database  # noqa: E402
+from serving.tuning.selectors import current_tunables, pool_names  # noqa: E402
+
+
+def main() -> None:
+    said: list[str] = []
+    was_first = prepare_database(said.append, with_accounts=True)
+    content = json.loads(first_run_file().read_text())
+    operator = authenticate(username=content["username"], password=content["password"])
+    print(
+        json.dumps(
+            {
+                "was_first": was_first,
+                "said": said,
+                "content": content,
+                "is_operator": operator is not None and operator.is_superuser,
+                "num_users": get_user_model().objects.count(),
+                "scopes": sorted(find_principal(f"Bearer {content['api_key']}").scopes),
+                "pools": pool_names(),
+                "version": current_tunables("default").version,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Fixtures that several folders of tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.servers import running_postgres, running_valkey
+
+
+@pytest.fixture(scope="session")
+def valkey_url() -> Iterator[str]:
+    """The URL of a real Valkey that all tests of the session share."""
+    with running_valkey() as url:
+        yield url
+
+
+@pytest.fixture
+def valkey(valkey_url: str) -> str:
+    """The URL of a real Valkey that holds nothing."""
+    with redis.Redis.from_url(valkey_url) as client:
+        client.flushall()
+    return valkey_url
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """The URL of an empty database in a real PostgreSQL that all tests of the session share."""
+    with running_postgres() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def default_model_folder() -> Path:
+    """The default model, imported once and kept for later sessions; sessions that run at once wait for the first."""
+    from serving.engine.models.importer import import_model  # loads torch, which most tests do without
+
+    return import_model(None, into=Path(__file__).parent.parent / "var" / "test-models")

@@ -1,0 +1,45 @@
+"""Real stacks: one shared by the tests that leave it as it was, and one of its own for those that break things."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import openai
+import pytest
+
+from tests.e2e.stack import Stack
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory, default_model: Path) -> Iterator[Stack]:
+    """A stack that tests share; each leaves it idle, with its tunables as they were."""
+    stack = Stack.over(tmp_path_factory.mktemp("stack"), default_model).start()
+    yield stack
+    stack.stop()
+
+
+@pytest.fixture
+def own_stack(tmp_path: Path, default_model: Path) -> Iterator[Callable[..., Stack]]:
+    """Makes stacks for one test, stopped at its end."""
+    made: list[Stack] = []
+
+    def make(**environment: str) -> Stack:
+        made.append(Stack.over(tmp_path, default_model, **environment))
+        return made[-1]
+
+    yield make
+    for stack in made:
+        if stack.process is not None and stack.process.poll() is None:
+            stack.stop()
+
+
+@pytest.fixture
+def client(stack: Stack) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{stack.url}/v1", api_key=stack.first_run["api_key"], max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+def model(client: openai.OpenAI) -> str:
+    return client.models.list().data[0].id

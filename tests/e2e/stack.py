@@ -1,0 +1,150 @@
+"""A whole Footplate in processes of its own, started as a user starts it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+READY_SECONDS = 180.0
+
+
+@dataclasses.dataclass
+class Stack:
+    """`manage.py serve` over a folder, and ways to reach it."""
+
+    home: Path
+    port: int
+    environment: dict[str, str]
+    process: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def over(cls, home: Path, model: Path, **environment: str) -> Stack:
+        port = free_port()
+        inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        own = {"FOOTPLATE_HOME": str(home), "FOOTPLATE_MODEL": str(model), "PORT": str(port)}
+        return cls(home, port, inherited | own | {"FOOTPLATE_KV_CACHE_MB": "256"} | environment)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def first_run(self) -> dict[str, str]:
+        return dict(json.loads((self.home / "first-run.json").read_text()))
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.first_run['api_key']}"}
+
+    def start(self) -> Stack:
+        with (self.home / "serve-output.txt").open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "manage.py", "serve"],
+                cwd=REPOSITORY,
+                env=self.environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.wait_until_ready()
+        return self
+
+    def wait_until_ready(self) -> None:
+        deadline = time.monotonic() + READY_SECONDS
+        while time.monotonic() < deadline:
+            assert self.process is not None
+            assert self.process.poll() is None, f"serve has ended:\n{self.output()}"
+            try:
+                if httpx.get(f"{self.url}/readyz", timeout=5).status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(0.1)
+        raise AssertionError(f"not ready within {READY_SECONDS:g} s:\n{self.output()}\n{self.logs()}")
+
+    def output(self) -> str:
+        return (self.home / "serve-output.txt").read_text()
+
+    def logs(self) -> str:
+        return "\n".join(f"== {path.name}\n{path.read_text()[-4000:]}" for path in (self.home / "logs").glob("*.log"))
+
+    def stop(self, number: int = signal.SIGTERM, *, timeout_seconds: float = 60) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(timeout_seconds)
+
+    def pids(self) -> dict[str, int]:
+        """Ids of the children, by what they run."""
+        assert self.process is not None
+        return {command_of(pid): pid for pid in children_of(self.process.pid)}
+
+    def pid_of(self, command: str) -> int:
+        return next(pid for name, pid in self.pids().items() if command in name)
+
+    def snapshot(self) -> dict[str, Any]:
+        answer = httpx.get(f"{self.url}/ops/v1/pools/default/snapshot", headers=self.headers, timeout=30)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    def tune(self, **changes: Any) -> dict[str, Any]:
+        answer = httpx.patch(
+            f"{self.url}/ops/v1/pools/default/tunables",
+            headers=self.headers,
+            json={"changes": changes, "reason": "a test"},
+            timeout=30,
+        )
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    def wait_for(self, condition: Any, *, within_seconds: float = 60) -> dict[str, Any]:
+        """The first snapshot that meets `condition`."""
+        deadline = time.monotonic() + within_seconds
+        while not condition(snapshot := self.snapshot()):
+            assert time.monotonic() < deadline, f"never came true: {snapshot}"
+            time.sleep(0.05)
+        return snapshot
+
+    def wait_until_idle(self) -> dict[str, Any]:
+        return self.wait_for(
+            lambda s: s["num_running"] == s["num_waiting"] == s["kv_blocks_used"] == s["permits_requests"] == 0
+        )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def children_of(pid: int) -> list[int]:
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except OSError:
+        return []
+    return [int(child) for child in text.split()]
+
+
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+    except OSError:
+        return ""
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state != "Z"

@@ -1,0 +1,144 @@
+"""What survives when a process dies or is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from tests.e2e.stack import Stack, children_of, is_alive
+
+pytestmark = [pytest.mark.stack, pytest.mark.model]
+
+MakeStack = Callable[..., Stack]
+PROMPTS = [f"Chapter {number}. It was a dark and stormy night" for number in range(6)]
+
+
+async def _stream(client: openai.AsyncOpenAI, prompt: str, *, seed: int, max_tokens: int) -> str:
+    text = ""
+    async for chunk in await client.completions.create(
+        model="SmolLM2-135M-Instruct",
+        prompt=prompt,
+        max_tokens=max_tokens,
+        seed=seed,
+        stream=True,
+        extra_body={"ignore_eos": True},
+    ):
+        text += chunk.choices[0].text
+    return text
+
+
+def _async_client(stack: Stack) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(
+        base_url=f"{stack.url}/v1", api_key=stack.first_run["api_key"], max_retries=0, timeout=180
+    )
+
+
+async def test_streams_go_on_with_the_same_text_when_the_engine_is_killed(own_stack: MakeStack) -> None:
+    stack = own_stack().start()
+    async with _async_client(stack) as client:
+
+        async def all_streams() -> list[str]:
+            asked = [_stream(client, prompt, seed=seed, max_tokens=200) for seed, prompt in enumerate(PROMPTS)]
+            return list(await asyncio.gather(*asked))
+
+        undisturbed = await all_streams()
+        disturbed = asyncio.create_task(all_streams())
+        await asyncio.to_thread(stack.wait_for, lambda s: s["num_running"] == len(PROMPTS))
+        await asyncio.sleep(1.0)
+        os.kill(stack.pid_of("runengine"), signal.SIGKILL)
+        assert await disturbed == undisturbed
+    await asyncio.to_thread(stack.wait_until_idle)
+    assert "engine" in stack.output()
+
+
+async def test_sigterm_lets_running_streams_end(own_stack: MakeStack) -> None:
+    stack = own_stack().start()
+    async with _async_client(stack) as client:
+        streams = [
+            asyncio.create_task(_stream(client, prompt, seed=seed, max_tokens=120))
+            for seed, prompt in enumerate(PROMPTS)
+        ]
+        await asyncio.to_thread(stack.wait_for, lambda s: s["num_running"] == len(PROMPTS))
+        children = list(stack.pids().values())
+        assert stack.process is not None
+        stack.process.send_signal(signal.SIGTERM)
+        await asyncio.sleep(0.5)
+        with pytest.raises((openai.InternalServerError, openai.APIConnectionError)):
+            await _stream(client, "Too late", seed=1, max_tokens=5)
+        assert all(len(text) > 100 for text in await asyncio.gather(*streams))
+    assert await asyncio.to_thread(stack.process.wait, 60) == 0
+    assert not [pid for pid in children if is_alive(pid)]
+
+
+async def test_streams_that_outlast_the_grace_end_in_an_error_event(own_stack: MakeStack) -> None:
+    stack = own_stack(FOOTPLATE_DRAIN_SECONDS="1").start()
+    body = {"model": "SmolLM2-135M-Instruct", "prompt": "On and on", "max_tokens": 4000, "ignore_eos": True}
+    lines: list[str] = []
+
+    async def read() -> None:
+        async with (
+            httpx.AsyncClient(timeout=60) as client,
+            client.stream(
+                "POST", f"{stack.url}/v1/completions", json=body | {"stream": True}, headers=stack.headers
+            ) as answer,
+        ):
+            lines.extend([line async for line in answer.aiter_lines()])
+
+    reading = asyncio.create_task(read())
+    await asyncio.to_thread(stack.wait_for, lambda s: s["num_running"] == 1)
+    assert await asyncio.to_thread(stack.stop) == 0
+    await reading
+    last = [line for line in lines if line.startswith("data:")][-1]
+    assert '"error"' in last
+    assert "[DONE]" not in "".join(lines)
+    assert '"finish_reason":"stop"' not in "".join(lines)
+
+
+def test_nothing_is_left_when_the_supervisor_is_killed(own_stack: MakeStack) -> None:
+    stack = own_stack().start()
+    assert stack.process is not None
+    children = list(stack.pids().values())
+    grandchildren = [pid for child in children for pid in children_of(child)]
+    assert len(children) >= 5
+    stack.process.kill()
+    stack.process.wait()
+    deadline = time.monotonic() + 15
+    while left := [pid for pid in children + grandchildren if is_alive(pid)]:
+        assert time.monotonic() < deadline, f"still alive: {left}"
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("command", ["runweb", "runmonitor", "runjobs", "runengine"])
+def test_a_child_that_dies_is_started_again(own_stack: MakeStack, command: str) -> None:
+    stack = own_stack().start()
+    before = stack.pid_of(command)
+    os.kill(before, signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while not [pid for name, pid in stack.pids().items() if command in name and pid != before]:
+        assert time.monotonic() < deadline, stack.output()
+        time.sleep(0.1)
+    stack.wait_until_ready()
+    assert "restarting" in stack.output()
+
+
+def test_second_start_keeps_keys_and_versions(own_stack: MakeStack, tmp_path: Path) -> None:
+    stack = own_stack().start()
+    first_run = stack.first_run
+    assert set(first_run) >= {"console_url", "username", "password", "api_key"}
+    assert (tmp_path / "first-run.json").stat().st_mode & 0o777 == 0o600
+    assert first_run["api_key"] in stack.output()
+    version = stack.tune(max_running=7)["version"]
+    assert stack.stop(signal.SIGINT) == 0
+    stack.start()
+    assert stack.first_run == first_run
+    assert first_run["api_key"] not in stack.output()
+    snapshot = stack.wait_for(lambda s: s["tunables_version"] == version and s["applied_by"] == 1)
+    assert snapshot["num_engines"] == 1

@@ -1,0 +1,280 @@
+"""An engine over a cache without a model: what it reads back decides the next token, so a wrong block shows as text."""
+
+from __future__ import annotations
+
+import array
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+from serving.contracts.ids import OwnerId, RequestId
+from serving.contracts.messages import (
+    Accepted,
+    Event,
+    Finished,
+    Refused,
+    Returned,
+    SequenceKey,
+    Submit,
+    Tokens,
+)
+from serving.contracts.sampling import SamplingParams
+from serving.contracts.tunables import Tunables
+from serving.engine.engine import Engine
+from serving.engine.plan import PlannedChunk, StepPlan, StepResult
+from serving.engine.stats import EngineCounts
+
+EOS = 0
+OWNER = OwnerId("owner")
+Script = Callable[[list[int], PlannedChunk], int]
+
+
+def next_token(context: list[int], *, seed: int, sample_index: int, vocab_size: int = 40) -> int:
+    """The token after `context`: a function of it, the seed and the position, EOS now and then."""
+    data = array.array("q", [*context, seed, sample_index]).tobytes()
+    return zlib.crc32(data) % vocab_size
+
+
+class CacheRunner:
+    """Owns a cache that holds token ids where a model's would hold keys and values."""
+
+    def __init__(
+        self, *, num_blocks: int = 64, block_size: int = 4, max_model_len: int = 4096, vocab_size: int = 40
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.max_model_len = max_model_len
+        self.eos_token_ids = frozenset({EOS})
+        self.vocab_size = vocab_size
+        self.plans: list[StepPlan] = []
+        self.before_run: Callable[[StepPlan], None] | None = None
+        """Called while the plan is in flight; what it raises is the step's failure."""
+        self.failing_keys: set[SequenceKey] = set()
+        self.script: Script | None = None
+        self._cache: list[int | None] = [None] * (num_blocks * block_size)
+
+    def run(self, plan: StepPlan) -> StepResult:
+        self.plans.append(plan)
+        if self.before_run is not None:
+            self.before_run(plan)
+        written: set[int] = set()
+        for chunk in plan.chunks:
+            slots = [self._slot(chunk, position) for position in range(chunk.start, chunk.end)]
+            assert not written.intersection(slots), "two sequences write to one slot"
+            written.update(slots)
+            for slot, token_id in zip(slots, chunk.token_ids, strict=True):
+                self._cache[slot] = token_id
+        errors = {index: "bad logits" for index, chunk in enumerate(plan.chunks) if chunk.key in self.failing_keys}
+        return StepResult([self._sample(chunk) for chunk in plan.chunks], errors=errors)
+
+    def _slot(self, chunk: PlannedChunk, position: int) -> int:
+        return chunk.block_table[position // self.block_size] * self.block_size + position % self.block_size
+
+    def _sample(self, chunk: PlannedChunk) -> list[int]:
+        if not chunk.samples:
+            return []
+        context = [self._cache[self._slot(chunk, position)] for position in range(chunk.end)]
+        read = [token_id for token_id in context if token_id is not None]
+        assert len(read) == chunk.end, "a position was read that nobody wrote"
+        if self.script is not None:
+            return [self.script(read, chunk)]
+        return [next_token(read, seed=chunk.params.seed, sample_index=chunk.sample_index, vocab_size=self.vocab_size)]
+
+
+def params(max_tokens: int = 8, **changes: Any) -> SamplingParams:
+    return SamplingParams(max_tokens=max_tokens, **{"seed": 7, **changes})
+
+
+def submit(
+    name: str = "a",
+    *,
+    prompt: int | list[int] = 4,
+    max_tokens: int = 8,
+    choice: int = 0,
+    attempt: int = 1,
+    owner: OwnerId = OWNER,
+    generated: list[int] | None = None,
+    waited: float = 0.0,
+    **sampling: Any,
+) -> Submit:
+    """A Submit; a number as `prompt` is a prompt of that many tokens of its own."""
+    if isinstance(prompt, int):
+        prompt = [1 + zlib.crc32(f"{name}.{i}".encode()) % 1000 for i in range(prompt)]
+    return Submit(
+        key=SequenceKey(RequestId(name), choice),
+        attempt=attempt,
+        owner_id=owner,
+        tenant="tenant",
+        prompt_ids=prompt,
+        params=params(max_tokens, **sampling),
+        generated_ids=generated or [],
+        waited_seconds=waited,
+    )
+
+
+def run_alone(request: Submit, *, vocab_size: int = 40) -> tuple[list[int], str]:
+    """All generated tokens of `request` and the reason it ends, by the rules alone, without an engine."""
+    generated = list(request.generated_ids)
+    ends = set(request.params.stop_token_ids) | (set() if request.params.ignore_eos else {EOS})
+    while True:
+        if generated and generated[-1] in ends and len(generated) >= request.params.min_tokens:
+            return generated, "stop"
+        if len(generated) >= request.params.max_tokens:
+            return generated, "length"
+        context = [*request.prompt_ids, *generated]
+        generated.append(
+            next_token(context, seed=request.params.seed, sample_index=len(generated), vocab_size=vocab_size)
+        )
+
+
+class Ledger:
+    """Owns what each key's owner heard, and checks it as it comes."""
+
+    def __init__(self) -> None:
+        self.submitted: dict[SequenceKey, Submit] = {}
+        self.tokens: dict[SequenceKey, list[int]] = {}
+        self.endings: dict[SequenceKey, Event] = {}
+        self.accepted: set[SequenceKey] = set()
+
+    def expect(self, request: Submit) -> None:
+        """Note a Submit that supersedes whatever came under its key."""
+        self.submitted[request.key] = request
+        self.tokens[request.key] = list(request.generated_ids)
+        self.endings.pop(request.key, None)
+        self.accepted.discard(request.key)
+
+    def hear(self, owner_id: OwnerId, event: Event) -> None:
+        request = self.submitted[event.key]
+        assert owner_id == request.owner_id
+        if event.attempt < request.attempt:
+            return  # An older attempt: its owner has moved on.
+        assert event.attempt == request.attempt
+        assert event.key not in self.endings, f"{event} came after the end"
+        match event:
+            case Accepted():
+                self.accepted.add(event.key)
+            case Tokens():
+                tokens = self.tokens[event.key]
+                assert event.key in self.accepted
+                assert event.token_ids
+                assert event.start_index == len(tokens)
+                assert (event.timings is not None) == (len(tokens) == len(request.generated_ids))
+                tokens.extend(event.token_ids)
+            case Finished():
+                assert event.num_generated == len(self.tokens[event.key])
+                self.endings[event.key] = event
+            case Refused():
+                assert self.tokens[event.key] == request.generated_ids
+                self.endings[event.key] = event
+            case Returned():
+                self.endings[event.key] = event
+
+    @property
+    def open_keys(self) -> list[SequenceKey]:
+        return [key for key in self.submitted if key not in self.endings]
+
+
+class World:
+    """Owns an engine, its clock and the ledger of what it said."""
+
+    def __init__(self, *, tunables: dict[str, Any] | None = None, **runner: Any) -> None:
+        self.now = 1000.0
+        self.runner = CacheRunner(**runner)
+        self.tunables = Tunables().changed({"kv_watermark_ratio": 0, **(tunables or {})})
+        self.engine = Engine(self.runner, tunables=self.tunables, clock=lambda: self.now)
+        self.ledger = Ledger()
+        self._version = 0
+
+    def submit(self, *requests: Submit) -> None:
+        for request in requests:
+            self.ledger.expect(request)
+            self.engine.submit(request)
+
+    def retune(self, **changes: Any) -> None:
+        self.tunables = self.tunables.changed(changes)
+        self._version += 1
+        self.engine.retune(self._version, self.tunables)
+
+    def step(self, count: int = 1) -> list[Event]:
+        """Step, and check everything that holds after every step."""
+        heard: list[Event] = []
+        for _ in range(count):
+            before, num_plans = self.engine.counts(), len(self.runner.plans)
+            events = self.engine.step()
+            for owner_id, event in events:
+                self.ledger.hear(owner_id, event)
+                heard.append(event)
+            self.engine.check_invariants()
+            if len(self.runner.plans) > num_plans:
+                self._check_plan(self.runner.plans[-1], before)
+        return heard
+
+    def run(self, *, max_steps: int = 5000) -> int:
+        """Step until nothing lives, the clock going on to the next wake-up where nothing can run; the steps taken."""
+        for taken in range(max_steps):
+            if not self.engine.has_work:
+                return taken
+            wakeup = self.engine.next_wakeup()
+            assert wakeup is not None, "work is left but the engine sleeps for ever"
+            self.now = max(self.now, wakeup)
+            self.step()
+        raise AssertionError(f"still at work after {max_steps} steps: {self.engine.counts()}")
+
+    def counts(self) -> EngineCounts:
+        return self.engine.counts()
+
+    @property
+    def plan(self) -> StepPlan:
+        """The last plan."""
+        return self.runner.plans[-1]
+
+    def members(self) -> dict[str, int]:
+        """Tokens of the last plan by request."""
+        return {chunk.key.request_id: len(chunk.token_ids) for chunk in self.plan.chunks}
+
+    def tokens(self, name: str, choice: int = 0) -> list[int]:
+        return self.ledger.tokens[SequenceKey(RequestId(name), choice)]
+
+    def ending(self, name: str, choice: int = 0) -> Event:
+        return self.ledger.endings[SequenceKey(RequestId(name), choice)]
+
+    def reason(self, name: str, choice: int = 0) -> str:
+        """Why it finished, or the code with which it was refused."""
+        ending = self.ending(name, choice)
+        if isinstance(ending, Finished):
+            return ending.reason
+        return ending.code if isinstance(ending, Refused) else "returned"
+
+    def check_ended(self) -> None:
+        """Everything ended, once each, as it would have alone, and no block is held."""
+        assert self.ledger.open_keys == []
+        for key, ending in self.ledger.endings.items():
+            self.check_tokens(key)
+            if isinstance(ending, Finished) and ending.reason in {"stop", "length"}:
+                expected = run_alone(self.ledger.submitted[key], vocab_size=self.runner.vocab_size)
+                assert (self.ledger.tokens[key], ending.reason) == expected
+        counts = self.counts()
+        assert counts.kv_blocks_free == counts.kv_blocks_total
+        assert counts.num_running == counts.num_waiting == counts.num_waiting_tokens == counts.kv_blocks_used == 0
+
+    def check_tokens(self, key: SequenceKey) -> None:
+        """What was heard so far is how the text alone begins."""
+        heard = self.ledger.tokens[key]
+        expected, _ = run_alone(self.ledger.submitted[key], vocab_size=self.runner.vocab_size)
+        assert heard == expected[: len(heard)]
+
+    def _check_plan(self, plan: StepPlan, before: EngineCounts) -> None:
+        assert 0 < plan.num_tokens <= self.tunables.max_batch_tokens
+        assert len({chunk.key for chunk in plan.chunks}) == len(plan.chunks)
+        assert sum(len(chunk.token_ids) for chunk in plan.chunks) == plan.num_tokens
+        for chunk in plan.chunks:
+            assert len(chunk.token_ids) > 0
+            assert len(chunk.block_table) * self.runner.block_size >= chunk.end
+            if chunk.is_prefill:
+                assert len(chunk.token_ids) <= self.tunables.max_prefill_chunk
+        after = self.counts()
+        assert after.num_running <= max(self.tunables.max_running, before.num_running)
+        assert after.kv_blocks_used + after.kv_blocks_free + after.kv_blocks_cached == after.kv_blocks_total
+        limit = max(1, int(after.kv_blocks_total * self.tunables.kv_limit_ratio + 1e-9))
+        if after.num_running > 1:
+            assert after.kv_blocks_used <= max(limit, before.kv_blocks_used)

@@ -1,0 +1,136 @@
+"""Waiting for company: how long, and what ends it early."""
+
+from __future__ import annotations
+
+import pytest
+
+from serving.contracts.ids import RequestId
+from serving.contracts.tunables import Tunables
+from serving.engine.plan import StepResult
+from serving.engine.scheduler import Scheduler
+from tests.engine.core.harness import EOS, World, submit
+
+
+@pytest.fixture
+def windowed() -> World:
+    return World(num_blocks=256, tunables={"batch_window_ms": 250, "max_running": 4, "max_batch_tokens": 64})
+
+
+def test_the_oldest_waits_its_window_and_company_goes_with_it(windowed: World) -> None:
+    windowed.submit(submit("a"))
+    windowed.step()
+    assert windowed.engine.next_wakeup() == windowed.now + 0.25
+    windowed.now += 0.125
+    windowed.submit(submit("b"))
+    windowed.step()
+    assert windowed.counts().num_running == 0
+    windowed.now += 0.125
+    windowed.step()
+    assert set(windowed.members()) == {"a", "b"}
+
+
+def test_the_step_at_the_wakeup_runs(windowed: World) -> None:
+    windowed.submit(submit("a"))
+    windowed.step()
+    wakeup = windowed.engine.next_wakeup()
+    assert wakeup is not None
+    windowed.now = wakeup
+    windowed.step()
+    assert windowed.counts().num_running == 1
+
+
+def test_ends_early_when_the_waiting_fill_the_places(windowed: World) -> None:
+    windowed.submit(*[submit(f"r{i}", prompt=2) for i in range(3)])
+    windowed.step()
+    assert windowed.counts().num_running == 0
+    windowed.submit(submit("r3", prompt=2))
+    windowed.step()
+    assert windowed.counts().num_running == 4
+
+
+def test_ends_early_when_the_waiting_fill_the_token_budget(windowed: World) -> None:
+    windowed.submit(submit("a", prompt=40))
+    windowed.step()
+    assert windowed.counts().num_running == 0
+    windowed.submit(submit("b", prompt=30))
+    windowed.step()
+    assert set(windowed.members()) == {"a", "b"}
+
+
+def test_ends_early_when_no_more_company_would_fit_in_memory() -> None:
+    world = World(num_blocks=8, tunables={"batch_window_ms": 100})
+    world.submit(submit("a", prompt=16, max_tokens=4), submit("b", prompt=16, max_tokens=4))
+    world.step()
+    assert set(world.members()) == {"a", "b"}
+
+
+def test_joins_during_decode_obey_the_window(windowed: World) -> None:
+    windowed.submit(submit("a", max_tokens=50, ignore_eos=True))
+    windowed.now += 0.25
+    windowed.step()
+    windowed.submit(submit("b"))
+    windowed.step()
+    assert set(windowed.members()) == {"a"}
+    windowed.now += 0.25
+    windowed.step()
+    assert set(windowed.members()) == {"a", "b"}
+
+
+def test_static_batches_form_when_the_window_ends(windowed: World) -> None:
+    windowed.retune(mode="static")
+    windowed.submit(submit("a"))
+    windowed.step()
+    windowed.now += 0.125
+    windowed.submit(submit("b"))
+    windowed.step()
+    assert windowed.counts().num_running == 0
+    windowed.now += 0.125
+    windowed.step()
+    assert set(windowed.members()) == {"a", "b"}
+
+
+def test_time_waited_elsewhere_counts(windowed: World) -> None:
+    windowed.submit(submit("a", waited=0.25))
+    windowed.step()
+    assert windowed.counts().num_running == 1
+
+
+def test_no_window_means_no_wait(world: World) -> None:
+    world.submit(submit("a"))
+    world.step()
+    assert world.counts().num_running == 1
+
+
+def test_preempted_sequences_wait_for_no_company() -> None:
+    world = World(num_blocks=8)
+    world.submit(
+        submit("a", prompt=14, max_tokens=10, ignore_eos=True), submit("b", prompt=14, max_tokens=10, ignore_eos=True)
+    )
+    while world.counts().preemptions_total == 0:
+        world.step()
+    world.retune(batch_window_ms=10_000)
+    world.submit(submit("late", max_tokens=1))
+    world.engine.abort(RequestId("a"))
+    world.step()
+    assert set(world.members()) == {"b"}
+    assert world.tokens("late") == []
+    world.run()
+    world.check_ended()
+
+
+def test_wakes_up_for_a_preempted_sequence_though_others_wait_for_company() -> None:
+    tunables = Tunables(kv_watermark_ratio=0.0)
+    scheduler = Scheduler(
+        num_blocks=8, block_size=4, max_model_len=64, eos_token_ids=frozenset({EOS}), tunables=tunables
+    )
+    for name in "ab":
+        scheduler.add(submit(name, prompt=14, max_tokens=10, ignore_eos=True), 0.0)
+    while not scheduler.preempted_keys:
+        plan = scheduler.schedule(0.0)
+        assert plan is not None
+        scheduler.update(plan, StepResult([[5] for _ in plan.chunks]), 0.0)
+    scheduler.retune(tunables.changed({"batch_window_ms": 10_000}))
+    scheduler.add(submit("late"), 0.0)
+    scheduler.abort(RequestId("a"), 0.0)
+    assert (scheduler.num_running, scheduler.num_waiting) == (0, 2)
+    assert scheduler.next_wakeup(1.0) == 1.0

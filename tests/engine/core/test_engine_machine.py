@@ -1,0 +1,220 @@
+"""Anything in any order: submits, aborts, failures, retuning and time, with all that holds checked after each step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from serving.contracts.ids import OwnerId, RequestId
+from serving.contracts.messages import Finished, Submit
+from serving.contracts.tunables import describe
+from serving.engine.plan import StepPlan
+from tests.engine.core.harness import World, submit
+
+_OWNERS = st.sampled_from([OwnerId("web-1"), OwnerId("web-2")])
+_TUNABLES = {
+    "mode": st.sampled_from(["continuous", "static"]),
+    "batch_window_ms": st.sampled_from([0.0, 0.0, 0.0, 30.0, 400.0]),
+    "max_running": st.sampled_from([8, 6, 5, 4, 3, 2, 1]),
+    "max_batch_tokens": st.integers(16, 64),
+    "max_prefill_chunk": st.integers(1, 40),
+    "prefill_share": st.sampled_from([0.0, 0.3, 0.5, 1.0]),
+    "max_queue_requests": st.integers(1, 100),
+    "max_queue_tokens": st.integers(1, 1000),
+    "max_queue_wait_ms": st.sampled_from([60_000.0, 60_000.0, 60_000.0, 6000.0, 500.0]),
+    "kv_limit_ratio": st.sampled_from([1.0, 1.0, 0.8, 0.5, 0.01]),
+    "kv_watermark_ratio": st.sampled_from([0.0, 0.02, 0.5]),
+}
+_REQUESTS = st.fixed_dictionaries(
+    {
+        "prompt": st.sampled_from([5, 8, 13, 16, 19, 3, 11, 7, 22, 1, 40, 0]),
+        "max_tokens": st.sampled_from([14, 24, 20, 1, 4, 8, 30]),
+        "owner": _OWNERS,
+        "ignore_eos": st.booleans(),
+        "min_tokens": st.sampled_from([0, 0, 1]),
+        "stop_token_ids": st.sampled_from([(), (), (3,), (3, 9, 24)]),
+        "waited": st.sampled_from([0.0, 0.0, 0.3, 5.0]),
+    }
+)
+"""The pool holds 48 tokens: a few are refused, most want half of it or more."""
+
+
+def test_every_tunable_is_retuned_at_random() -> None:
+    assert set(_TUNABLES) == {spec.name for spec in describe()}
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """Owns a world with a small pool, so that memory is short most of the time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World(num_blocks=12, vocab_size=60)
+        self.num_requests = 0
+        self.may_drain = False
+
+    @initialize(may_drain=st.integers(0, 3).map(lambda number: number == 3), tunables=st.fixed_dictionaries(_TUNABLES))
+    def choose_life(self, may_drain: bool, tunables: dict[str, Any]) -> None:
+        self.may_drain = may_drain
+        self.world.retune(**tunables)
+
+    # --- what owners do ----------------------------------------------------------------------------------------------
+
+    @rule(requests=st.lists(_REQUESTS, min_size=1, max_size=5), num_choices=st.sampled_from([1, 1, 1, 3]))
+    def submit_requests(self, requests: list[dict[str, Any]], num_choices: int) -> None:
+        for request in requests:
+            self.num_requests += 1
+            for choice in range(num_choices):
+                self.world.submit(submit(f"r{self.num_requests}", choice=choice, seed=choice, **request))
+
+    @precondition(lambda self: self.world.ledger.submitted)
+    @rule(data=st.data())
+    def submit_again(self, data: st.DataObject) -> None:
+        """A duplicate or an older attempt: nobody must notice."""
+        request = self._pick(data)
+        self.world.engine.submit(_attempt(request, data.draw(st.integers(0, request.attempt)), request.generated_ids))
+
+    @precondition(lambda self: self.world.ledger.open_keys)
+    @rule(data=st.data(), kept=st.integers(0, 30))
+    def resubmit_as_new_attempt(self, data: st.DataObject, kept: int) -> None:
+        """What an owner does that believes its engine dead: it goes on after the tokens that it has."""
+        request = self.world.ledger.submitted[data.draw(st.sampled_from(self.world.ledger.open_keys))]
+        delivered = self.world.ledger.tokens[request.key][:kept]
+        self.world.submit(_attempt(request, request.attempt + 1, delivered))
+
+    @precondition(lambda self: self.world.ledger.submitted)
+    @rule(data=st.data(), what=st.sampled_from(["abort", "abort choice", "abort unseen", "lose owner"]))
+    def abandon(self, data: st.DataObject, what: str) -> None:
+        if what == "abort":
+            self.world.engine.abort(self._pick(data).key.request_id)
+        elif what == "abort choice":
+            key = self._pick(data).key
+            self.world.engine.abort(key.request_id, choice=key.choice)
+        elif what == "abort unseen":
+            self.world.engine.abort(RequestId(f"r{self.num_requests + 2}"))
+        else:
+            self.world.engine.abort_owner(data.draw(_OWNERS))
+
+    # --- what operators and time do ----------------------------------------------------------------------------------
+
+    @rule(data=st.data(), name=st.sampled_from(sorted(_TUNABLES)))
+    def retune(self, data: st.DataObject, name: str) -> None:
+        self.world.retune(**{name: data.draw(_TUNABLES[name])})
+
+    @rule(seconds=st.sampled_from([0.001, 0.01, 0.03, 0.2, 2.0]))
+    def let_time_pass(self, seconds: float) -> None:
+        self.world.now += seconds
+
+    @rule(count=st.integers(1, 6))
+    def step(self, count: int) -> None:
+        self.world.step(count)
+
+    @rule(count=st.integers(7, 30))
+    def step_on(self, count: int) -> None:
+        self.world.step(count)
+
+    @rule(data=st.data(), what=st.sampled_from(["abort", "resubmit", "submit", "submit", "fail row", "fail step"]))
+    def step_with_something_in_flight(self, data: st.DataObject, what: str) -> None:
+        self.world.runner.before_run = self._interference(data, what)
+        self.world.step()
+        self.world.runner.before_run = None
+        self.world.runner.failing_keys = set()
+
+    def _interference(self, data: st.DataObject, what: str) -> Callable[[StepPlan], None]:
+        def interfere(plan: StepPlan) -> None:
+            if what == "fail step":
+                raise RuntimeError("scripted failure")
+            request = self.world.ledger.submitted[data.draw(st.sampled_from(plan.chunks)).key]
+            if what == "abort":
+                self.world.engine.abort(request.key.request_id)
+            elif what == "fail row":
+                self.world.runner.failing_keys = {request.key}
+            elif what == "resubmit":
+                delivered = self.world.ledger.tokens[request.key]
+                self.world.submit(_attempt(request, request.attempt + 1, delivered))
+            else:
+                self.num_requests += 1
+                self.world.submit(submit(f"r{self.num_requests}", prompt=6, max_tokens=4))
+
+        return interfere
+
+    @precondition(lambda self: self.may_drain)
+    @rule(chance=st.integers(0, 19))
+    def drain(self, chance: int) -> None:
+        if chance == 19:
+            self.world.engine.drain()
+
+    # --- what holds --------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def books_agree(self) -> None:
+        world = self.world
+        world.engine.check_invariants()
+        counts = world.counts()
+        assert counts.kv_blocks_free + counts.kv_blocks_used + counts.kv_blocks_cached == counts.kv_blocks_total
+        assert (counts.kv_blocks_used > 0) == (counts.num_running > 0)
+        if not world.engine.has_work:
+            assert world.ledger.open_keys == []
+            assert world.engine.next_wakeup() is None
+        for key in world.ledger.open_keys:
+            world.check_tokens(key)
+
+    def teardown(self) -> None:
+        world = self.world
+        world.runner.before_run = None
+        outstanding = sum(
+            len(world.ledger.submitted[key].prompt_ids) + world.ledger.submitted[key].params.max_tokens
+            for key in world.ledger.open_keys
+        )
+        # One token a step would do it; recomputing takes a part more.
+        world.run(max_steps=100 + 3 * outstanding)
+        world.check_ended()
+        for ending in world.ledger.endings.values():
+            if isinstance(ending, Finished) and ending.reason == "error":
+                assert ending.message in {"bad logits", "the engine failed to compute a step (RuntimeError)"}
+
+    def _pick(self, data: st.DataObject) -> Submit:
+        keys = list(self.world.ledger.submitted)
+        return self.world.ledger.submitted[keys[-1 - data.draw(st.integers(0, min(len(keys) - 1, 12)))]]
+
+
+def _attempt(request: Submit, attempt: int, delivered: list[int]) -> Submit:
+    return Submit(
+        key=request.key,
+        attempt=attempt,
+        owner_id=request.owner_id,
+        tenant=request.tenant,
+        prompt_ids=request.prompt_ids,
+        params=request.params,
+        generated_ids=list(delivered),
+    )
+
+
+_QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+
+
+def test_any_course_of_events_keeps_every_promise() -> None:
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        EngineMachine,
+        settings=settings(max_examples=300, stateful_step_count=50, deadline=None, suppress_health_check=_QUIET),
+    )
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+def test_any_course_of_a_hundred_thousand_steps_keeps_every_promise() -> None:
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        EngineMachine,
+        settings=settings(max_examples=1000, stateful_step_count=100, deadline=None, suppress_health_check=_QUIET),
+    )

@@ -1,0 +1,138 @@
+"""What never runs: too long, too empty, too late, or after the drain began."""
+
+from __future__ import annotations
+
+from serving.contracts.messages import Accepted, Refused
+from tests.engine.core.harness import World, submit
+
+
+def test_refuses_what_exceeds_the_context_limit_and_names_the_numbers() -> None:
+    world = World(num_blocks=1000, max_model_len=1024)
+    world.submit(submit("a", prompt=600, max_tokens=600))
+    assert [type(event) for event in world.step()] == [Refused]
+    ending = world.ending("a")
+    assert isinstance(ending, Refused)
+    assert ending.code == "context_length_exceeded"
+    assert all(number in ending.message for number in ("1024", "600"))
+
+
+def test_refuses_what_exceeds_the_pool_and_lets_the_short_ones_run() -> None:
+    world = World(num_blocks=49, block_size=16, max_model_len=4096)
+    world.submit(submit("long", prompt=1002, max_tokens=16))
+    world.submit(*[submit(f"s{i}", prompt=10) for i in range(5)])
+    world.run(max_steps=20)
+    assert world.reason("long") == "context_length_exceeded"
+    assert all(world.reason(f"s{i}") in {"stop", "length"} for i in range(5))
+    world.check_ended()
+
+
+def test_what_needs_exactly_the_pool_runs_to_its_end() -> None:
+    for spare in (0, 1):
+        world = World(num_blocks=49, block_size=16)
+        world.submit(submit("a", prompt=49 * 16 - 20, max_tokens=20 - spare, ignore_eos=True), submit("b"))
+        world.run()
+        assert world.reason("a") == "length"
+        world.check_ended()
+
+
+def test_one_token_more_than_the_pool_is_refused() -> None:
+    world = World(num_blocks=49, block_size=16)
+    world.submit(submit("a", prompt=49 * 16 - 20, max_tokens=21))
+    world.step()
+    assert world.reason("a") == "context_length_exceeded"
+
+
+def test_exactly_the_context_limit_runs_to_its_end() -> None:
+    world = World(num_blocks=100, max_model_len=64)
+    world.submit(submit("a", prompt=63, max_tokens=1), submit("b", prompt=1, max_tokens=63, ignore_eos=True))
+    world.run()
+    assert (len(world.tokens("a")), len(world.tokens("b"))) == (1, 63)
+    world.check_ended()
+
+
+def test_refuses_an_empty_prompt(world: World) -> None:
+    world.submit(submit("a", prompt=[]), submit("b"))
+    world.run()
+    assert world.reason("a") == "invalid_value"
+    world.check_ended()
+
+
+def test_refuses_who_waited_too_long() -> None:
+    world = World(tunables={"max_running": 1, "max_queue_wait_ms": 1000})
+    world.submit(submit("a", max_tokens=50, ignore_eos=True), submit("b"))
+    world.step()
+    world.now += 0.5
+    world.submit(submit("c"), submit("d", waited=0.6))
+    world.step()
+    world.now += 0.4
+    world.step()
+    assert world.reason("d") == "queue_timeout"
+    world.now += 0.2
+    world.step()
+    assert world.reason("b") == "queue_timeout"
+    assert world.ledger.open_keys == [submit("a").key, submit("c").key]
+    world.run()
+    world.check_ended()
+
+
+def test_wakes_up_to_refuse_though_nothing_runs() -> None:
+    world = World(tunables={"batch_window_ms": 5000, "max_queue_wait_ms": 300})
+    world.submit(submit("a"))
+    world.step()
+    wakeup = world.engine.next_wakeup()
+    assert wakeup is not None
+    assert abs(wakeup - (world.now + 0.3)) < 1e-6
+    world.run()
+    assert world.reason("a") == "queue_timeout"
+    assert world.engine.next_wakeup() is None
+
+
+def test_preempted_sequences_are_not_refused_however_long_they_wait() -> None:
+    world = World(num_blocks=8, tunables={"max_queue_wait_ms": 1000})
+    world.submit(*[submit(name, prompt=14, max_tokens=10, ignore_eos=True) for name in "ab"])
+    while world.counts().preemptions_total == 0:
+        world.step()
+    world.now += 100
+    world.run()
+    assert (world.reason("a"), world.reason("b")) == ("length", "length")
+    world.check_ended()
+
+
+def test_draining_refuses_the_new_returns_the_unstarted_and_finishes_the_rest() -> None:
+    world = World(num_blocks=8, tunables={"max_running": 2})
+    world.submit(*[submit(name, prompt=14, max_tokens=10, ignore_eos=True) for name in "ab"])
+    while world.counts().preemptions_total == 0:
+        world.step()
+    world.submit(submit("c"))
+    world.step()
+    world.engine.drain()
+    world.submit(submit("d"))
+    world.step()
+    assert (world.reason("c"), world.reason("d")) == ("returned", "draining")
+    assert world.counts().state == "draining"
+    world.run()
+    assert (world.reason("a"), world.reason("b")) == ("length", "length")
+    assert not world.engine.has_work
+    world.check_ended()
+
+
+def test_acceptance_is_said_before_anything_else(world: World) -> None:
+    world.submit(submit("a"))
+    assert isinstance(world.step()[0], Accepted)
+
+
+def test_hands_back_whatever_its_state_and_frees_the_memory() -> None:
+    world = World(num_blocks=8, tunables={"max_running": 2})
+    world.submit(*[submit(name, prompt=14, max_tokens=10, ignore_eos=True) for name in "ab"])
+    while world.counts().preemptions_total == 0:
+        world.step()
+    world.submit(submit("c"))
+    world.step()
+    for owner_id, event in world.engine.hand_back():
+        world.ledger.hear(owner_id, event)
+    assert [world.reason(name) for name in "abc"] == ["returned"] * 3
+    world.check_ended()
+    world.submit(submit("d"))
+    world.step()
+    assert world.reason("d") == "draining"
+    assert not world.engine.has_work

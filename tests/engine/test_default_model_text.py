@@ -1,0 +1,155 @@
+"""The default model's text: Transformers' own in fp32, and the same in any company, chunking or preemption."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM
+
+from serving.contracts.sampling import SamplingParams
+from serving.engine.model_runner import ModelRunner
+from tests.engine.driving import Driven, Driver, driven
+
+pytestmark = [pytest.mark.model, pytest.mark.timeout(1200)]
+
+_NUM_TOKENS = 64
+_KV_CACHE_BYTES = 256 << 20
+_QUESTIONS = (
+    "What is the capital of France?",
+    "Write a haiku about rain.",
+    "1 + 1 =",
+    "Explain gravity to a child.",
+    "Translate 'good morning' into Spanish.",
+    "List three fruits.",
+    "Who wrote Hamlet?",
+    "What is 12 times 12?",
+    "Give me a recipe for pancakes.",
+    "Why is the sky blue?",
+    "Name a prime number above 100.",
+    "Tell me a joke.",
+)
+_TEXTS = (
+    "Once upon a time",
+    "def fibonacci(n):\n",
+    "The quick brown fox",
+    "In 1969, astronauts",
+    "Œuvre, naïve, 東京 and 👋 are",
+    "SELECT name FROM users WHERE",
+    "Dear Sir or Madam,\n\nI am writing to",
+    "{'key': [1, 2, 3],",
+    "The three laws of thermodynamics are",
+    "A locomotive's footplate is where",
+    "It was a dark and stormy night. " * 12,
+    "Rivers run to the sea, and the sea is not full. " * 28,
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(default_model_folder: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(default_model_folder / "tokenizer.json"))
+
+
+@pytest.fixture(scope="module")
+def prompts(tokenizer: Tokenizer) -> list[list[int]]:
+    """24 prompts, of one token to more than one tile of attention."""
+    chats = [f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n" for question in _QUESTIONS]
+    ids = [tokenizer.encode(text).ids for text in (*chats, *_TEXTS)]
+    assert len(ids) == 24
+    assert max(map(len, ids)) > 256
+    return ids
+
+
+@pytest.fixture(scope="module")
+def exact(default_model_folder: Path) -> Driver:
+    return Driver(ModelRunner(default_model_folder, kv_cache_bytes=_KV_CACHE_BYTES, dtype="float32"))
+
+
+@pytest.fixture(scope="module")
+def expected(default_model_folder: Path, prompts: list[list[int]]) -> list[list[int]]:
+    """What Transformers' `generate` says greedily in fp32, past any end of sequence."""
+    model = AutoModelForCausalLM.from_pretrained(default_model_folder, dtype=torch.float32).eval()
+    model.generation_config.eos_token_id = None
+    texts: list[list[int]] = []
+    for begin in range(0, len(prompts), 8):
+        texts += _generated(model, prompts[begin : begin + 8])
+    return texts
+
+
+def _generated(model: torch.nn.Module, prompts: Sequence[list[int]]) -> list[list[int]]:
+    longest = max(map(len, prompts))
+    padded = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
+    mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    with torch.inference_mode():
+        outputs = model.generate(padded, attention_mask=mask, max_new_tokens=_NUM_TOKENS, do_sample=False)  # type: ignore[operator]
+    return outputs[:, longest:].tolist()
+
+
+def test_alone_each_text_equals_transformers(
+    exact: Driver, prompts: list[list[int]], expected: list[list[int]]
+) -> None:
+    assert [exact.finish(driven([prompt]))[0] for prompt in prompts] == expected
+
+
+def test_in_one_batch_each_text_equals_transformers(
+    exact: Driver, prompts: list[list[int]], expected: list[list[int]]
+) -> None:
+    assert exact.finish(driven(prompts)) == expected
+
+
+def test_in_chunks_of_16_tokens_each_text_equals_transformers(
+    exact: Driver, prompts: list[list[int]], expected: list[list[int]]
+) -> None:
+    assert exact.finish(driven(prompts), max_chunk=16) == expected
+
+
+def test_preempted_at_any_moment_each_text_equals_transformers(
+    exact: Driver, prompts: list[list[int]], expected: list[list[int]]
+) -> None:
+    rng = random.Random(7)
+    sequences = driven(prompts)
+    num_preemptions = 0
+    while any(not sequence.done for sequence in sequences):
+        exact.step(sequences, max_chunk=96)
+        running = [sequence for sequence in sequences if not sequence.done]
+        if running and rng.random() < 0.3:
+            exact.preempt(rng.choice(running))
+            num_preemptions += 1
+    assert num_preemptions > 10
+    assert exact.finish(sequences) == expected
+
+
+def test_in_bf16_sampled_text_does_not_depend_on_company_chunks_or_preemption(
+    default_model_folder: Path, prompts: list[list[int]]
+) -> None:
+    """Bit for bit: a temperature of 2 makes every draw depend on the last digits of the whole distribution."""
+    driver = Driver(ModelRunner(default_model_folder, kv_cache_bytes=_KV_CACHE_BYTES))
+
+    def fresh() -> list[Driven]:
+        chosen = [*prompts[:5], prompts[-1]]
+        return [
+            Driven(f"r{index}", prompt, SamplingParams(max_tokens=24, seed=index, temperature=2.0, ignore_eos=True))
+            for index, prompt in enumerate(chosen)
+        ]
+
+    together = driver.finish(fresh())
+    assert [driver.finish([sequence])[0] for sequence in fresh()] == together
+    assert driver.finish(fresh(), max_chunk=7) == together
+    preempted = fresh()
+    for _ in range(9):
+        driver.step(preempted, max_chunk=200)
+    driver.preempt(preempted[0])
+    driver.preempt(preempted[-1])
+    assert driver.finish(preempted) == together
+
+
+def test_in_bf16_the_default_model_answers_sensibly(default_model_folder: Path, tokenizer: Tokenizer) -> None:
+    driver = Driver(ModelRunner(default_model_folder, kv_cache_bytes=_KV_CACHE_BYTES))
+    question = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+    params = SamplingParams(max_tokens=12, seed=0, temperature=0.0)
+    answer = tokenizer.decode(driver.finish(driven([tokenizer.encode(question).ids], params))[0])
+    assert "Paris" in answer

@@ -1,0 +1,251 @@
+"""A request's way through gateway, transport, worker and scheduler, with scripted tokens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from serving.contracts import keys
+from serving.contracts.errors import ContextLengthExceeded, EngineFailure, QueueTimeout, Unavailable
+from serving.contracts.messages import AnnouncedTunables, encode
+from serving.contracts.tunables import Tunables
+from tests.gateway.harness import POOL, Harness, RunningWorker, eventually, read, read_until_error
+
+StartWorker = Callable[..., RunningWorker]
+StartGateway = Callable[..., Any]
+
+LONG_TEXT = "It was the best of times, it was the worst of times — ďábelské 👨‍👩‍👧 🌶️ 東京. " * 4
+
+
+@pytest.fixture
+async def harness(start_worker: StartWorker, start_gateway: StartGateway) -> tuple[Harness, RunningWorker]:
+    running = start_worker()
+    harness = await start_gateway()
+    await eventually(lambda: bool(harness.gateway.pools()[0].has_engines))
+    return harness, running
+
+
+def is_idle(running: RunningWorker) -> bool:
+    snapshot = running.snapshot()
+    return snapshot.num_running == snapshot.num_waiting == snapshot.kv_blocks_used == 0
+
+
+async def test_text_of_a_stream_equals_the_reference_decode(harness: tuple[Harness, RunningWorker]) -> None:
+    gateway, running = harness
+    running.runner.scripts[1] = gateway.tokens(LONG_TEXT)
+    texts, reasons = await read(gateway.ask(1))
+    assert texts == {0: LONG_TEXT}
+    assert reasons == {0: "stop"}
+    assert gateway.observer.outcomes == ["finished:stop"]
+
+
+async def test_every_interval_is_observed_once_a_token(harness: tuple[Harness, RunningWorker]) -> None:
+    gateway, running = harness
+    running.runner.scripts[1] = gateway.tokens("one two three four five six")
+    stream = gateway.ask(1, max_tokens=5)
+    _, reasons = await read(stream)
+    assert reasons == {0: "length"}
+    assert stream.usage.completion_tokens == 5
+    observed = gateway.observer
+    assert len(observed.named("scheduled")) == len(observed.named("first_token")) == 1
+    assert len(observed.named("token_gap")) == 4
+    assert observed.named("scheduled")[0]["queue_seconds"] <= observed.named("first_token")[0]["ttft_seconds"]
+
+
+async def test_stop_string_over_several_tokens_never_reaches_the_client(harness: tuple[Harness, RunningWorker]) -> None:
+    gateway, running = harness
+    pieces = ("Thought ok\nOb", "serv", "ation:", " x", " y" * 50)
+    running.runner.scripts[1] = [token for piece in pieces for token in gateway.tokens(piece)]
+    texts, reasons = await read(gateway.ask(1, stop=("Observation:",)))
+    assert texts == {0: "Thought ok\n"}
+    assert reasons == {0: "stop"}
+    await eventually(lambda: is_idle(running))
+    assert running.runner.num_generated < len(running.runner.scripts[1]) + 1
+
+
+async def test_held_back_text_is_sent_when_the_model_ends_by_itself(harness: tuple[Harness, RunningWorker]) -> None:
+    gateway, running = harness
+    running.runner.scripts[1] = gateway.tokens("UNO DUE TRE")
+    texts, _ = await read(gateway.ask(1, stop=("TRE\nZZZZ",)))
+    assert texts == {0: "UNO DUE TRE"}
+
+
+async def test_a_stop_string_ends_its_own_choice_only(harness: tuple[Harness, RunningWorker]) -> None:
+    gateway, running = harness
+    running.runner.scripts[1] = gateway.tokens("one, five, six" + ", seven" * 20)
+    running.runner.scripts[2] = gateway.tokens("one, two, three" + ", four" * 20)
+    texts, reasons = await read(gateway.ask(1, 2, stop=("five",)))
+    assert texts == {0: "one, ", 1: "one, two, three" + ", four" * 20}
+    assert reasons == {0: "stop", 1: "stop"}
+
+
+async def test_closing_a_stream_frees_its_place_and_its_blocks(harness: tuple[Harness, RunningWorker]) -> None:
+    gateway, running = harness
+    running.runner.scripts[1] = gateway.tokens("word " * 600)
+    stream = gateway.ask(1, max_tokens=600)
+    await anext(stream)
+    assert running.snapshot().num_running == 1
+    await stream.aclose()
+    await stream.aclose()
+    await eventually(lambda: is_idle(running))
+    generated = running.runner.num_generated
+    await asyncio.sleep(0.2)
+    assert running.runner.num_generated == generated
+    assert gateway.observer.outcomes == ["aborted"]
+    assert gateway.gateway.num_in_flight == 0
+
+
+async def test_closing_at_once_after_asking_leaves_nothing_behind(harness: tuple[Harness, RunningWorker]) -> None:
+    gateway, running = harness
+    running.runner.scripts[1] = gateway.tokens("word " * 600)
+    for _ in range(20):
+        await gateway.ask(1, max_tokens=600).aclose()
+    running.runner.scripts[2] = gateway.tokens("fine")
+    texts, _ = await read(gateway.ask(2))
+    assert texts == {0: "fine"}
+    await eventually(lambda: is_idle(running))
+    assert gateway.observer.outcomes == ["aborted"] * 20 + ["finished:stop"]
+
+
+async def test_permit_goes_back_when_the_request_is_first_scheduled(harness: tuple[Harness, RunningWorker]) -> None:
+    gateway, running = harness
+    running.runner.scripts[1] = gateway.tokens("word " * 300)
+    stream = gateway.ask(1, max_tokens=300, permit="a permit")
+    await stream.started()
+    await eventually(lambda: gateway.room.released == ["a permit"])
+    await stream.aclose()
+    await eventually(lambda: is_idle(running))
+    assert gateway.room.released == ["a permit"]
+
+
+async def test_what_can_never_fit_is_refused_and_the_next_request_runs(harness: tuple[Harness, RunningWorker]) -> None:
+    gateway, running = harness
+    running.runner.scripts[1] = gateway.tokens("fine")
+    stream = gateway.ask(1, max_tokens=5000)
+    with pytest.raises(ContextLengthExceeded):
+        await stream.started()
+    await stream.aclose()
+    texts, _ = await read(gateway.ask(1))
+    assert texts == {0: "fine"}
+    assert gateway.observer.outcomes == ["refused:context_length_exceeded", "finished:stop"]
+
+
+async def test_a_failing_request_disturbs_no_other(harness: tuple[Harness, RunningWorker]) -> None:
+    gateway, running = harness
+    running.runner.scripts[1] = gateway.tokens(LONG_TEXT)
+    running.runner.scripts[2] = gateway.tokens(LONG_TEXT)
+    running.runner.failing_seeds.add(2)
+    (text, error), (texts, _) = await asyncio.gather(read_until_error(gateway.ask(2)), read(gateway.ask(1)))
+    assert isinstance(error, EngineFailure)
+    assert LONG_TEXT.startswith(text)
+    assert texts == {0: LONG_TEXT}
+
+
+async def test_request_that_waits_too_long_is_refused(
+    start_worker: StartWorker, start_gateway: StartGateway, valkey: str
+) -> None:
+    tunables = Tunables(max_running=1, max_queue_wait_ms=300)
+    Redis.from_url(valkey).set(keys.announced_tunables(POOL), encode(AnnouncedTunables(3, tunables)))
+    running, gateway = start_worker(), await start_gateway()
+    running.runner.scripts[1] = gateway.tokens("word " * 900)
+    first = gateway.ask(1, max_tokens=900)
+    await first.started()
+    second = gateway.ask(1)
+    with pytest.raises(QueueTimeout):
+        await second.started()
+    await second.aclose()
+    await first.aclose()
+    assert gateway.observer.outcomes == ["refused:queue_timeout", "aborted"]
+
+
+async def test_stream_goes_on_where_it_stopped_when_its_engine_leaves(
+    start_worker: StartWorker, start_gateway: StartGateway
+) -> None:
+    first, gateway = start_worker(), await start_gateway()
+    script = gateway.tokens(LONG_TEXT)
+    first.runner.scripts[1] = script
+    stream = gateway.ask(1)
+    delta = await anext(stream)
+    await asyncio.to_thread(first.leave)
+    second = start_worker()
+    second.runner.scripts[1] = script
+    texts, reasons = await read(stream)
+    assert delta.text + texts[0] == LONG_TEXT
+    assert reasons == {0: "stop"}
+    assert stream.usage.completion_tokens == len(script) + 1
+    assert second.runner.num_generated <= len(script)
+
+
+async def test_draining_engine_finishes_what_runs_and_takes_nothing_new(
+    start_worker: StartWorker, start_gateway: StartGateway
+) -> None:
+    first, gateway = start_worker(), await start_gateway()
+    script = gateway.tokens(LONG_TEXT)
+    first.runner.scripts[1] = script
+    stream = gateway.ask(1)
+    await stream.started()
+    first.worker.drain()
+    await eventually(lambda: not gateway.gateway.pools()[0].has_engines)
+    texts, _ = await read(stream)
+    assert texts == {0: LONG_TEXT}
+    await asyncio.to_thread(first.thread.join, 20)
+    assert not first.thread.is_alive()
+
+
+async def test_streams_survive_a_redis_that_forgets_everything(
+    harness: tuple[Harness, RunningWorker], valkey: str
+) -> None:
+    gateway, running = harness
+    text = LONG_TEXT * 3
+    running.runner.scripts[1] = gateway.tokens(text)
+    stream = gateway.ask(1, max_tokens=900)
+    delta = await anext(stream)
+    Redis.from_url(valkey).flushall()
+    texts, reasons = await read(stream)
+    assert delta.text + texts[0] == text
+    assert reasons == {0: "stop"}
+    texts, _ = await read(gateway.ask(1, max_tokens=900))
+    assert texts == {0: text}
+
+
+async def test_stopping_the_gateway_ends_its_streams_with_an_error(harness: tuple[Harness, RunningWorker]) -> None:
+    gateway, running = harness
+    running.runner.scripts[1] = gateway.tokens("word " * 600)
+    stream = gateway.ask(1, max_tokens=600)
+    await stream.started()
+    await gateway.gateway.stop()
+    _, error = await read_until_error(stream)
+    assert isinstance(error, Unavailable)
+    await eventually(lambda: is_idle(running))
+
+
+async def test_engine_aborts_what_a_dead_owner_left(harness: tuple[Harness, RunningWorker], valkey: str) -> None:
+    gateway, running = harness
+    running.runner.step_seconds = 0.05
+    running.runner.scripts[1] = gateway.tokens("word " * 900)
+    stream = gateway.ask(1, max_tokens=900)
+    await stream.started()
+    for task in gateway.gateway._loops:
+        task.cancel()
+    Redis.from_url(valkey).delete(keys.owner_alive("owner"))
+    await eventually(lambda: is_idle(running), within_seconds=30)
+
+
+async def test_tunables_change_between_steps_and_are_reported(
+    harness: tuple[Harness, RunningWorker], valkey: str
+) -> None:
+    from serving.contracts.messages import Retune
+
+    _, running = harness
+    redis = Redis.from_url(valkey)
+    retune = Retune(7, Tunables(max_running=3))
+    redis.xadd(keys.control(running.worker.engine_id), {keys.FIELD: encode(retune)})
+    await eventually(lambda: running.snapshot().tunables_version == 7)
+    stale = Retune(6, Tunables(max_running=9))
+    redis.xadd(keys.control(running.worker.engine_id), {keys.FIELD: encode(stale)})
+    redis.xadd(keys.control(running.worker.engine_id), {keys.FIELD: encode(Retune(8, Tunables()))})
+    await eventually(lambda: running.snapshot().tunables_version == 8)

@@ -1,0 +1,66 @@
+"""Engines and announcement are brought to the stored version."""
+
+from __future__ import annotations
+
+import pytest
+from redis.asyncio import Redis
+
+from serving.contracts import keys
+from serving.contracts.messages import AnnouncedTunables, Retune, decode_announced, encode
+from serving.contracts.tunables import Tunables
+from serving.telemetry.reconciler import Reconciler
+from tests.telemetry.actions import sent_to
+from tests.telemetry.conftest import POOL, Clock, snapshot
+
+STORED = AnnouncedTunables(5, Tunables(max_running=7))
+
+
+@pytest.fixture
+def reconciler(redis: Redis, clock: Clock) -> Reconciler:
+    return Reconciler(redis, clock=clock)
+
+
+@pytest.mark.parametrize("before", [None, b"\xc1", encode(AnnouncedTunables(4, Tunables())), encode(STORED)], ids=repr)
+async def test_announces_what_is_stored_where_it_is_missing_or_older(
+    redis: Redis, reconciler: Reconciler, before: bytes | None
+) -> None:
+    if before is not None:
+        await redis.set(keys.announced_tunables(POOL), before)
+    await reconciler.reconcile(POOL, STORED, [])
+    announced = await redis.get(keys.announced_tunables(POOL))
+    assert announced is not None
+    assert decode_announced(announced) == STORED
+
+
+async def test_leaves_a_newer_announcement_alone(redis: Redis, reconciler: Reconciler) -> None:
+    newer = encode(AnnouncedTunables(6, Tunables()))
+    await redis.set(keys.announced_tunables(POOL), newer)
+    await reconciler.reconcile(POOL, STORED, [])
+    assert await redis.get(keys.announced_tunables(POOL)) == newer
+
+
+@pytest.mark.parametrize("version", [0, 4, 6])
+async def test_sends_the_whole_to_an_engine_of_another_version(
+    redis: Redis, reconciler: Reconciler, version: int
+) -> None:
+    engine = snapshot(tunables_version=version)
+    await reconciler.reconcile(POOL, STORED, [engine, snapshot("engine-2", tunables_version=5)])
+    assert await sent_to(redis, engine) == [Retune(5, STORED.tunables)]
+    assert await sent_to(redis, snapshot("engine-2")) == []
+
+
+async def test_gives_an_engine_two_seconds_before_it_tells_it_again(
+    redis: Redis, reconciler: Reconciler, clock: Clock
+) -> None:
+    engine = snapshot(tunables_version=4)
+    for seconds, num_sent in ((0, 1), (1.9, 1), (0.1, 2), (1.0, 2)):
+        clock.now += seconds
+        await reconciler.reconcile(POOL, STORED, [engine])
+        assert len(await sent_to(redis, engine)) == num_sent
+
+
+async def test_engine_that_came_round_is_told_of_the_next_change_at_once(redis: Redis, reconciler: Reconciler) -> None:
+    await reconciler.reconcile(POOL, STORED, [snapshot(tunables_version=4)])
+    await reconciler.reconcile(POOL, STORED, [snapshot(tunables_version=5)])
+    await reconciler.reconcile(POOL, AnnouncedTunables(6, Tunables()), [snapshot(tunables_version=5)])
+    assert [retune.version for retune in await sent_to(redis, snapshot()) if isinstance(retune, Retune)] == [5, 6]
