@@ -34,7 +34,7 @@ def postgres_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def default_model_folder() -> Path:
+def default_model() -> Path:
     """The default model, imported once and kept for later sessions; sessions that run at once wait for the first."""
     from serving.engine.models.importer import import_model  # loads torch, which most tests do without
 

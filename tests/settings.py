@@ -8,6 +8,8 @@ os.environ["FOOTPLATE_HOME"] = _home.name
 os.mkdir(os.path.join(_home.name, "static"))
 for name in ("REDIS_URL", "DATABASE_URL", "HOST", "PORT", "SECRET_KEY"):
     os.environ.pop(name, None)
+if url := os.environ.get("TESTS_DATABASE_URL"):
+    os.environ["DATABASE_URL"] = url
 
 from serving.config.settings import *  # noqa: E402, F403
 

@@ -56,6 +56,9 @@ class RequestGateway(Protocol):
         """All pools as last seen."""
         ...
 
+    async def refresh_pools(self) -> None:
+        """Look at the pools now."""
+
 
 class Template(Protocol):
     """A model's chat template."""

@@ -30,8 +30,7 @@ _STATUS_AND_TYPE = {
     "stale_version": (409, "conflict_error"),
     "unsupported_media_type": (415, "invalid_request_error"),
     "queue_full": (429, "rate_limit_error"),
-    # Waiting longer than the operator allows says that capacity is short, not that the client was slow (408).
-    "queue_timeout": (503, "overloaded_error"),
+    "queue_timeout": (408, "overloaded_error"),
     "unavailable": (503, "overloaded_error"),
     "engine_error": (500, "server_error"),
 }

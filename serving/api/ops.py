@@ -56,6 +56,7 @@ async def change_tunables(request: HttpRequest, pool: str, body: TunablesChange)
         redis=services_of(request).blocking_redis,
         based_on=body.based_on,
     )
+    await services_of(request).gateway.refresh_pools()
     return _json(_describe(version))
 
 
@@ -69,6 +70,7 @@ async def roll_back_tunables(request: HttpRequest, pool: str, body: Rollback) ->
         author=_author_of(request),
         redis=services_of(request).blocking_redis,
     )
+    await services_of(request).gateway.refresh_pools()
     return _json(_describe(version))
 
 

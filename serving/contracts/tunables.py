@@ -151,7 +151,8 @@ class TunableSpec(msgspec.Struct, frozen=True):
         """The admitted values in words."""
         if self.kind == "choice":
             return "one of " + ", ".join(self.choices)
-        return f"{'an integer' if self.kind == 'integer' else 'a number'} from {self.low:g} to {self.high:g}"
+        kind = "an integer" if self.kind == "integer" else "a number"
+        return f"{kind} from {_plain(self.low)} to {_plain(self.high)}"
 
     def checked(self, value: Any) -> Any:
         """`value` in the field's own type; raises `InvalidValue` where the field does not admit it."""
@@ -176,6 +177,12 @@ def describe() -> tuple[TunableSpec, ...]:
     """Every tunable's specification, in the order of definition."""
     hints = typing.get_type_hints(Tunables, include_extras=True)
     return tuple(_describe_field(field, hints[field.name]) for field in msgspec.structs.fields(Tunables))
+
+
+def _plain(bound: float | None) -> str:
+    """A bound as people write it: no exponent, no needless fraction."""
+    assert bound is not None, "every tunable number has both bounds"
+    return str(int(bound)) if float(bound).is_integer() else str(bound)
 
 
 def _describe_field(field: msgspec.structs.FieldInfo, hint: Any) -> TunableSpec:

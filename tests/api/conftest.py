@@ -64,6 +64,10 @@ class ScriptedGateway:
     permits: list[Permit] = dataclasses.field(default_factory=list)
     streams: list[GenerationStream] = dataclasses.field(default_factory=list)
     num_closed: int = 0
+    num_refreshes: int = 0
+
+    async def refresh_pools(self) -> None:
+        self.num_refreshes += 1
 
     def generate(self, generation: Generation, *, permit: Any = None) -> GenerationStream:
         stream = GenerationStream(

@@ -76,6 +76,12 @@ class Stack:
     def output(self) -> str:
         return (self.home / "serve-output.txt").read_text()
 
+    def wait_for_output(self, text: str, *, within_seconds: float = 30) -> None:
+        deadline = time.monotonic() + within_seconds
+        while text not in self.output():
+            assert time.monotonic() < deadline, f"{text!r} is not in:\n{self.output()}"
+            time.sleep(0.05)
+
     def logs(self) -> str:
         return "\n".join(f"== {path.name}\n{path.read_text()[-4000:]}" for path in (self.home / "logs").glob("*.log"))
 

@@ -134,11 +134,12 @@ def test_second_start_keeps_keys_and_versions(own_stack: MakeStack, tmp_path: Pa
     first_run = stack.first_run
     assert set(first_run) >= {"console_url", "username", "password", "api_key"}
     assert (tmp_path / "first-run.json").stat().st_mode & 0o777 == 0o600
-    assert first_run["api_key"] in stack.output()
+    stack.wait_for_output(first_run["api_key"])
     version = stack.tune(max_running=7)["version"]
     assert stack.stop(signal.SIGINT) == 0
     stack.start()
     assert stack.first_run == first_run
+    stack.wait_for_output("ready")
     assert first_run["api_key"] not in stack.output()
     snapshot = stack.wait_for(lambda s: s["tunables_version"] == version and s["applied_by"] == 1)
     assert snapshot["num_engines"] == 1

@@ -59,7 +59,7 @@ class _Context:
         return (scores.softmax(-1) @ values).transpose(0, 1).flatten(1)
 
 
-def _contexts(lengths: tuple[int, ...], dtype: torch.dtype) -> list[_Context]:
+def _contexts(lengths: tuple[int, ...], dtype: torch.dtype, *, num_heads: int = 6) -> list[_Context]:
     generator = torch.Generator().manual_seed(3)
     sizes = [-(-length // BLOCK_SIZE) for length in lengths]
     blocks = torch.randperm(sum(sizes), generator=generator).split(sizes)
@@ -68,7 +68,7 @@ def _contexts(lengths: tuple[int, ...], dtype: torch.dtype) -> list[_Context]:
         return torch.randn(length, heads, _CONFIG.head_dim, generator=generator).to(dtype)
 
     return [
-        _Context(rows(length, 6), rows(length, 2), rows(length, 2), table.tolist())
+        _Context(rows(length, num_heads), rows(length, 2), rows(length, 2), table.tolist())
         for length, table in zip(lengths, blocks, strict=True)
     ]
 
@@ -78,7 +78,7 @@ def _backend(contexts: list[_Context], dtype: torch.dtype) -> AttentionBackend:
     cache = KVCache(_CONFIG, num_blocks=num_blocks, dtype=dtype, device=torch.device("cpu"))
     for part in cache.layer(0):
         part.fill_(1e4)  # what other sequences left behind must not matter
-    return make_attention("torch", cache, num_heads=_CONFIG.num_heads)
+    return make_attention("torch", cache, num_heads=contexts[0].queries.shape[1])
 
 
 def _attend(backend: AttentionBackend, parts: list[tuple[_Context, int, int]]) -> list[torch.Tensor]:
@@ -119,16 +119,18 @@ def test_a_mixed_step_equals_dense_attention() -> None:
         torch.testing.assert_close(output.double(), context.dense()[start:], atol=2e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("num_heads", [2, 6])
 @pytest.mark.parametrize("size", [1, 7, 16, 100, 256])
-def test_bf16_chunks_are_bit_for_bit_the_whole(size: int) -> None:
-    (context,) = _contexts((600,), torch.bfloat16)
+def test_bf16_chunks_are_bit_for_bit_the_whole(size: int, num_heads: int) -> None:
+    (context,) = _contexts((600,), torch.bfloat16, num_heads=num_heads)
     whole = _in_chunks(_backend([context], torch.bfloat16), context, 600)
     assert torch.equal(_in_chunks(_backend([context], torch.bfloat16), context, size), whole)
 
 
+@pytest.mark.parametrize("num_heads", [2, 6])
 @pytest.mark.parametrize("count", [2, 5, len(_LENGTHS)])
-def test_bf16_decode_is_bit_for_bit_the_same_in_company(count: int) -> None:
-    contexts = _contexts(_LENGTHS, torch.bfloat16)
+def test_bf16_decode_is_bit_for_bit_the_same_in_company(count: int, num_heads: int) -> None:
+    contexts = _contexts(_LENGTHS, torch.bfloat16, num_heads=num_heads)
     backend = _backend(contexts, torch.bfloat16)
     _attend(backend, [(context, 0, len(context)) for context in contexts])
     last = [(context, len(context) - 1, len(context)) for context in contexts]

@@ -33,29 +33,29 @@ def _save_tokenizer(folder: Path, *, num_tokens: int) -> None:
 
 
 @pytest.mark.model
-def test_the_default_model_keeps_its_special_tokens(default_model_folder: Path) -> None:
-    tokenizer = Tokenizer.from_file(str(default_model_folder / "tokenizer.json"))
+def test_the_default_model_keeps_its_special_tokens(default_model: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(default_model / "tokenizer.json"))
     encoded = tokenizer.encode("<|im_start|>user")
     assert encoded.ids == [1, tokenizer.token_to_id("user")]
     assert tokenizer.decode([1, 2], skip_special_tokens=True) == ""
     special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
     assert {"<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>"} <= special
-    settings = json.loads((default_model_folder / "tokenizer_config.json").read_text())
+    settings = json.loads((default_model / "tokenizer_config.json").read_text())
     named = [settings[name] for name in ("bos_token", "eos_token", "pad_token", "unk_token")]
     assert named == ["<|im_start|>", "<|im_end|>", "<|im_end|>", "<|endoftext|>"]
-    assert read_config(default_model_folder).eos_token_ids == {tokenizer.token_to_id("<|im_end|>")}
+    assert read_config(default_model).eos_token_ids == {tokenizer.token_to_id("<|im_end|>")}
 
 
 @pytest.mark.model
-def test_the_default_model_splits_digits_as_it_was_trained(default_model_folder: Path) -> None:
-    tokenizer = Tokenizer.from_file(str(default_model_folder / "tokenizer.json"))
+def test_the_default_model_splits_digits_as_it_was_trained(default_model: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(default_model / "tokenizer.json"))
     assert tokenizer.encode("a  12").tokens == ["a", "ĠĠ", "1", "2"]
 
 
 @pytest.mark.model
-def test_the_default_model_has_its_chat_template(default_model_folder: Path) -> None:
-    template = default_model_folder / "chat_template.jinja"
-    text = template.read_text() if template.exists() else (default_model_folder / "tokenizer_config.json").read_text()
+def test_the_default_model_has_its_chat_template(default_model: Path) -> None:
+    template = default_model / "chat_template.jinja"
+    text = template.read_text() if template.exists() else (default_model / "tokenizer_config.json").read_text()
     assert "<|im_start|>" in text
     assert "add_generation_prompt" in text
 

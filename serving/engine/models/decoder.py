@@ -72,10 +72,11 @@ class Decoder:
 
 
 def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """`rows` `[num_rows, in]` times `weight` `[out, in]` transposed, plus `bias` `[out]`.
+    """`rows` `[num_rows, in]` times `weight` `[out, in]` transposed, plus `bias` `[out]`: `[num_rows, out]`.
 
-    A lone row in bf16 is computed as one of two: for a single one oneDNN sums in another order, and the last bit of a
-    result would then depend on company. From two rows on, a row's result is the same among any number of them.
+    A lone row in bf16 is computed as one of two: oneDNN sums a single one of more than 1024 inputs in another order,
+    and the last bit of a result would then depend on company. From two rows on, a row's result is the same among any
+    number of them. Reading the weight is what takes the time, so this costs next to nothing.
     """
     if len(rows) == 1 and rows.dtype == torch.bfloat16:
         return F.linear(rows.repeat(2, 1), weight, bias)[:1]

@@ -1,4 +1,4 @@
-"""`manage.py tunables show|set|history`: read and change a pool's tunables."""
+"""`manage.py tunables show|set|history|table`: read, change and document a pool's tunables."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from redis import Redis
 from serving.contracts.errors import DomainError
 from serving.contracts.tunables import describe
 from serving.tuning import selectors, services
+from serving.tuning.documentation import tunables_table
 
 
 class Command(BaseCommand):
@@ -27,13 +28,15 @@ class Command(BaseCommand):
         change.add_argument("changes", nargs="+", metavar="NAME=VALUE")
         change.add_argument("--reason", default="", help="why")
         history = actions.add_parser("history", help="the versions, newest first")
+        actions.add_parser("table", help="what there is to tune, as the README's table")
         for action in (show, change, history):
             action.add_argument("--pool", default=settings.FOOTPLATE_POOL)
 
     def handle(self, *_args: Any, **options: Any) -> None:
         """Run the sub-command."""
         try:
-            {"show": self._show, "set": self._set, "history": self._list}[options["action"]](options)
+            actions = {"show": self._show, "set": self._set, "history": self._list, "table": self._document}
+            actions[options["action"]](options)
         except DomainError as error:
             raise CommandError(error.message) from None
 
@@ -61,6 +64,9 @@ class Command(BaseCommand):
             when = version.created_at.isoformat(timespec="seconds")
             line = f"{version.number:>5}  {when}  {version.author}: {_describe(version.changes)}  {version.reason}"
             self.stdout.write(line.rstrip())
+
+    def _document(self, _options: dict[str, Any]) -> None:
+        self.stdout.write(tunables_table())
 
 
 def _read_assignment(text: str) -> tuple[str, Any]:

@@ -1,0 +1,109 @@
+"""The same product over a PostgreSQL and a Redis of the operator's own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import httpx
+import openai
+import pytest
+import redis
+
+from tests.e2e.stack import REPOSITORY, Stack
+from tests.servers import running_valkey
+
+MakeStack = Callable[..., Stack]
+
+
+@pytest.mark.stack
+def test_tests_of_the_database_hold_on_postgresql(postgres_url: str) -> None:
+    folders = ("tests/admission", "tests/tuning", "tests/api/test_steering.py")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *folders],
+        cwd=REPOSITORY,
+        env={**os.environ, "TESTS_DATABASE_URL": postgres_url},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-8000:]
+
+
+@pytest.mark.stack
+@pytest.mark.model
+def test_serves_and_keeps_its_versions_on_postgresql_and_a_redis_of_its_own(
+    own_stack: MakeStack, postgres_url: str, valkey: str
+) -> None:
+    stack = own_stack(DATABASE_URL=postgres_url, REDIS_URL=valkey).start()
+    version = stack.tune(max_running=5)["version"]
+    answer = httpx.post(
+        f"{stack.url}/v1/completions",
+        headers=stack.headers,
+        json={"model": "SmolLM2-135M-Instruct", "prompt": "Hello", "max_tokens": 4},
+        timeout=60,
+    )
+    assert answer.status_code == 200, answer.text
+    assert not (stack.home / "footplate.sqlite3").exists()
+    assert stack.stop() == 0
+    redis.Redis.from_url(valkey).flushall()
+    stack.start()
+    snapshot = stack.wait_for(lambda s: s["tunables_version"] == version and s["applied_by"] == 1)
+    assert snapshot["num_engines"] == 1
+
+
+@pytest.mark.stack
+@pytest.mark.model
+def test_recovers_from_a_redis_that_restarts_empty_under_load(own_stack: MakeStack) -> None:
+    stack = own_stack().start()
+    version = stack.tune(max_running=9)["version"]
+    with openai.OpenAI(base_url=f"{stack.url}/v1", api_key=stack.first_run["api_key"], max_retries=0) as client:
+
+        def ask() -> str:
+            answer = client.completions.create(
+                model="SmolLM2-135M-Instruct", prompt="The sea", max_tokens=150, temperature=0, stream=True
+            )
+            text = ""
+            for index, chunk in enumerate(answer):
+                if index == 5:
+                    interrupt()
+                text += chunk.choices[0].text
+            return text
+
+        def interrupt() -> None:
+            if stack.home.joinpath("interrupted").exists():
+                return
+            stack.home.joinpath("interrupted").touch()
+            os.kill(stack.pid_of("valkey"), signal.SIGKILL)
+            for file in (stack.home / "valkey").rglob("*.aof"):
+                file.unlink()
+
+        disturbed = ask()
+        assert disturbed == ask()
+    stack.wait_for(lambda s: s["tunables_version"] == version and s["applied_by"] == 1)
+    stack.wait_until_idle()
+
+
+@pytest.mark.stack
+def test_unreachable_redis_ends_the_start_with_one_line(own_stack: MakeStack) -> None:
+    with running_valkey() as url:
+        pass
+    time.sleep(0.1)
+    stack = own_stack(REDIS_URL=url)
+    done = subprocess.run(
+        [sys.executable, "manage.py", "serve"],
+        cwd=REPOSITORY,
+        env=stack.environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    lines = (done.stdout + done.stderr).strip().splitlines()
+    assert len(lines) == 1
+    assert "Redis" in lines[0]
