@@ -11,7 +11,11 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
+from serving.contracts.ids import OwnerId, RequestId
+from serving.contracts.messages import SequenceKey, Submit, Tokens
 from serving.contracts.sampling import SamplingParams
+from serving.contracts.tunables import Tunables
+from serving.engine.engine import Engine
 from serving.engine.model_runner import ModelRunner
 from tests.engine.driving import Driven, Driver, driven
 
@@ -119,6 +123,50 @@ def test_preempted_at_any_moment_each_text_equals_transformers(
             num_preemptions += 1
     assert num_preemptions > 10
     assert exact.finish(sequences) == expected
+
+
+def _run_engine(exact: Driver, prompts: list[list[int]], tunables: Tunables) -> tuple[list[list[int]], Engine]:
+    """Each prompt's tokens, as the whole engine gives them."""
+    engine = Engine(exact.runner, tunables=tunables)
+    for index, prompt in enumerate(prompts):
+        params = SamplingParams(max_tokens=_NUM_TOKENS, seed=0, temperature=0.0, ignore_eos=True)
+        key = SequenceKey(RequestId(f"r{index}"), 0)
+        engine.submit(Submit(key=key, attempt=1, owner_id=OwnerId("o"), tenant="t", prompt_ids=prompt, params=params))
+    texts: dict[RequestId, list[int]] = {}
+    while engine.has_work:
+        for _, event in engine.step():
+            if isinstance(event, Tokens):
+                known = texts.setdefault(event.key.request_id, [])
+                assert event.start_index == len(known)
+                known.extend(event.token_ids)
+        engine.check_invariants()
+    return [texts[RequestId(f"r{index}")] for index in range(len(prompts))], engine
+
+
+def test_the_engine_in_small_chunks_and_few_places_gives_each_text_of_transformers(
+    exact: Driver, prompts: list[list[int]], expected: list[list[int]]
+) -> None:
+    tunables = Tunables(max_running=7, max_batch_tokens=48, max_prefill_chunk=16, prefill_share=0.3)
+    texts, engine = _run_engine(exact, prompts, tunables)
+    assert texts == expected
+    assert engine.counts().kv_blocks_used == 0
+
+
+def test_the_engine_short_of_memory_preempts_and_gives_each_text_of_transformers(
+    exact: Driver, prompts: list[list[int]], expected: list[list[int]]
+) -> None:
+    ratio = 48 / exact.runner.num_blocks
+    texts, engine = _run_engine(exact, prompts, Tunables(kv_limit_ratio=ratio, kv_watermark_ratio=0.0))
+    assert engine.counts().preemptions_total > 0
+    assert texts == expected
+
+
+def test_the_engine_in_static_batches_gives_each_text_of_transformers(
+    exact: Driver, prompts: list[list[int]], expected: list[list[int]]
+) -> None:
+    texts, engine = _run_engine(exact, prompts, Tunables(mode="static", max_running=12))
+    assert engine.counts().padded_tokens_total > 0
+    assert texts == expected
 
 
 def test_in_bf16_sampled_text_does_not_depend_on_company_chunks_or_preemption(

@@ -33,22 +33,12 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="one JSON object on one line")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        from serving.engine.model_runner import ModelRunner
-        from serving.engine.models.problem import ModelFolderProblem
+        from serving.management.engine_runner import build_runner
 
-        try:
-            if options["check"]:
-                self._check(options["device"])
-                return
-            runner = ModelRunner(
-                settings.FOOTPLATE_MODEL,
-                device=options["device"],
-                dtype=options["dtype"],
-                kv_cache_bytes=settings.FOOTPLATE_KV_CACHE_MB * 2**20,
-                num_threads=settings.FOOTPLATE_THREADS,
-            )
-        except ModelFolderProblem as problem:
-            raise CommandError(str(problem)) from None
+        if options["check"]:
+            self._check(options["device"])
+            return
+        runner = build_runner(device=options["device"], dtype=options["dtype"])
         low, high = options["prompt_tokens"]
         warm_up = EngineLoad(num_requests=2, concurrency=2, prompt_tokens=(32, 32), output_tokens=8, seed=0)
         measure(Engine(runner, tunables=Tunables()), warm_up)
@@ -69,9 +59,13 @@ class Command(BaseCommand):
             self.stdout.write(json.dumps({"points": [dataclasses.asdict(figure) for figure in figures]}))
 
     def _check(self, device: str) -> None:
+        from serving.engine.models.problem import ModelFolderProblem
         from serving.engine.selfcheck import check_device
 
-        checks = check_device(device, settings.FOOTPLATE_MODEL)
+        try:
+            checks = check_device(device, settings.FOOTPLATE_MODEL)
+        except (ModelFolderProblem, ValueError) as problem:
+            raise CommandError(str(problem)) from None
         for check in checks:
             self.stdout.write(f"{'agrees ' if check.passed else 'DIFFERS'}  {check.name}: {check.detail}")
         if not all(check.passed for check in checks):

@@ -25,8 +25,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         # Only this process and those that import or measure a model pay for torch.
-        from serving.engine.model_runner import ModelRunner
-        from serving.engine.models.problem import ModelFolderProblem
+        from serving.management.engine_runner import build_runner
         from serving.worker.lifecycle import EngineWorker, run_until_signalled
 
         def connect() -> Redis:
@@ -36,16 +35,7 @@ class Command(BaseCommand):
             connect().ping()
         except (RedisError, OSError) as error:
             raise CommandError(f"Redis cannot be reached at {settings.REDIS_URL}: {error}") from None
-        try:
-            runner = ModelRunner(
-                settings.FOOTPLATE_MODEL,
-                device=options["device"],
-                dtype=options["dtype"],
-                kv_cache_bytes=settings.FOOTPLATE_KV_CACHE_MB * 2**20,
-                num_threads=settings.FOOTPLATE_THREADS,
-            )
-        except ModelFolderProblem as problem:
-            raise CommandError(str(problem)) from None
+        runner = build_runner(device=options["device"], dtype=options["dtype"])
         worker = EngineWorker(
             runner,
             redis=connect,
