@@ -67,7 +67,7 @@ class ModelRunner:
         if num_threads:
             torch.set_num_threads(num_threads)
         self._clock = clock
-        self._device = _usable_device(device)
+        self._device = usable_device(device)
         self._config = read_config(folder)
         torch_dtype = _DTYPES[dtype]
         num_blocks = blocks_for(kv_cache_bytes, self._config, torch_dtype)
@@ -149,7 +149,8 @@ class ModelRunner:
             torch.cuda.synchronize(self._device)
 
 
-def _usable_device(name: str) -> torch.device:
+def usable_device(name: str) -> torch.device:
+    """The device of this name; raises `ValueError` where PyTorch cannot use it."""
     device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("device cuda was asked for, but PyTorch finds no usable GPU")

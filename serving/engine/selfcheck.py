@@ -14,7 +14,7 @@ from serving.contracts.sampling import SamplingParams
 from serving.engine.attention.backends import make_attention
 from serving.engine.attention.base import AttentionChunk
 from serving.engine.kv_cache import KVCache, block_bytes
-from serving.engine.model_runner import ModelRunner
+from serving.engine.model_runner import ModelRunner, usable_device
 from serving.engine.models.config import ModelConfig, read_config
 from serving.engine.plan import PlannedChunk, StepPlan
 from serving.engine.sampler import SampledRow, Sampler
@@ -42,6 +42,7 @@ def check_device(device: str, folder: Path, *, attention: str = "torch") -> tupl
 
     Raises what `ModelRunner` raises where the device or the folder cannot be used at all.
     """
+    usable_device(device)
     config = read_config(folder)
     return (
         _check_attention(config, device, attention),
