@@ -127,6 +127,26 @@ class Stack:
         )
 
 
+def open_stream(stack: Stack, *, stream: bool = True, max_tokens: int = 4000) -> socket.socket:
+    """A connection with a long request under way, as raw as they come."""
+    body = json.dumps(
+        {
+            "model": "SmolLM2-135M-Instruct",
+            "messages": [{"role": "user", "content": "Tell me a very long story."}],
+            "max_tokens": max_tokens,
+            "ignore_eos": True,
+            "stream": stream,
+        }
+    ).encode()
+    head = (
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        f"Authorization: {stack.headers['Authorization']}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    connection = socket.create_connection(("127.0.0.1", stack.port), timeout=60)
+    connection.sendall(head.encode() + body)
+    return connection
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

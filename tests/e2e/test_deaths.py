@@ -71,11 +71,32 @@ async def test_sigterm_lets_running_streams_end(own_stack: MakeStack) -> None:
         assert stack.process is not None
         stack.process.send_signal(signal.SIGTERM)
         await asyncio.sleep(0.5)
-        with pytest.raises((openai.InternalServerError, openai.APIConnectionError)):
+        with pytest.raises(openai.InternalServerError) as refused:
             await _stream(client, "Too late", seed=1, max_tokens=5)
+        assert refused.value.status_code == 503
+        assert int(refused.value.response.headers["retry-after"]) >= 1
         assert all(len(text) > 100 for text in await asyncio.gather(*streams))
     assert await asyncio.to_thread(stack.process.wait, 60) == 0
     assert not [pid for pid in children if is_alive(pid)]
+
+
+async def test_an_engine_told_to_stop_ends_its_streams_and_leaves(own_stack: MakeStack) -> None:
+    stack = own_stack().start()
+    async with _async_client(stack) as client:
+        streams = [
+            asyncio.create_task(_stream(client, prompt, seed=seed, max_tokens=120))
+            for seed, prompt in enumerate(PROMPTS)
+        ]
+        await asyncio.to_thread(stack.wait_for, lambda s: s["num_running"] == len(PROMPTS))
+        before = stack.pid_of("runengine")
+        os.kill(before, signal.SIGTERM)
+        assert all(len(text) > 100 for text in await asyncio.gather(*streams))
+        deadline = time.monotonic() + 60
+        while before in stack.pids().values():
+            assert time.monotonic() < deadline, "the engine does not leave"
+            await asyncio.sleep(0.1)
+        await asyncio.to_thread(stack.wait_until_ready)
+        assert await _stream(client, "Back again", seed=1, max_tokens=5)
 
 
 async def test_streams_that_outlast_the_grace_end_in_an_error_event(own_stack: MakeStack) -> None:

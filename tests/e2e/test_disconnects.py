@@ -4,37 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import json
-import socket
 import time
 
 import httpx
 import openai
 import pytest
 
-from tests.e2e.stack import Stack
+from tests.e2e.stack import Stack, open_stream
 
 pytestmark = [pytest.mark.stack, pytest.mark.model]
-
-
-def _open(stack: Stack, *, stream: bool, max_tokens: int = 4000) -> socket.socket:
-    """A connection with a request under way, as raw as they come."""
-    body = json.dumps(
-        {
-            "model": "SmolLM2-135M-Instruct",
-            "messages": [{"role": "user", "content": "Tell me a very long story."}],
-            "max_tokens": max_tokens,
-            "ignore_eos": True,
-            "stream": stream,
-        }
-    ).encode()
-    head = (
-        "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-        f"Authorization: {stack.headers['Authorization']}\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    connection = socket.create_connection(("127.0.0.1", stack.port), timeout=60)
-    connection.sendall(head.encode() + body)
-    return connection
 
 
 def _assert_generation_stops(stack: Stack) -> None:
@@ -46,7 +24,7 @@ def _assert_generation_stops(stack: Stack) -> None:
 
 
 def test_closing_a_stream_stops_its_generation(stack: Stack, client: openai.OpenAI, model: str) -> None:
-    connection = _open(stack, stream=True)
+    connection = open_stream(stack)
     assert connection.recv(4096)
     stack.wait_for(lambda s: s["num_running"] == 1)
     connection.close()
@@ -56,7 +34,7 @@ def test_closing_a_stream_stops_its_generation(stack: Stack, client: openai.Open
 
 def test_closing_plain_requests_stops_their_generation(stack: Stack) -> None:
     before = stack.wait_until_idle()["outcomes"].get("aborted", 0)
-    connections = [_open(stack, stream=False) for _ in range(10)]
+    connections = [open_stream(stack, stream=False) for _ in range(10)]
     stack.wait_for(lambda s: s["num_running"] == 10)
     for connection in connections:
         connection.close()
@@ -72,7 +50,7 @@ def test_mass_disconnect_of_running_and_waiting_leaves_no_permit(
     try:
         connections = []
         for _ in range(8):
-            connections.append(_open(stack, stream=True))
+            connections.append(open_stream(stack))
             stack.wait_for(lambda s: s["num_running"] + s["num_waiting"] == len(connections))
         with pytest.raises(openai.RateLimitError) as refused:
             client.completions.create(model=model, prompt="Hello", max_tokens=5)

@@ -6,16 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 import httpx
 import openai
+import psycopg
 import pytest
 import redis
 
-from tests.e2e.stack import REPOSITORY, Stack
-from tests.servers import running_valkey
+from tests.e2e.stack import REPOSITORY, Stack, open_stream
 
 MakeStack = Callable[..., Stack]
 
@@ -89,21 +88,29 @@ def test_recovers_from_a_redis_that_restarts_empty_under_load(own_stack: MakeSta
 
 
 @pytest.mark.stack
-def test_unreachable_redis_ends_the_start_with_one_line(own_stack: MakeStack) -> None:
-    with running_valkey() as url:
-        pass
-    time.sleep(0.1)
-    stack = own_stack(REDIS_URL=url)
-    done = subprocess.run(
-        [sys.executable, "manage.py", "serve"],
-        cwd=REPOSITORY,
-        env=stack.environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 1
-    lines = (done.stdout + done.stderr).strip().splitlines()
-    assert len(lines) == 1
-    assert "Redis" in lines[0]
+@pytest.mark.model
+def test_streams_hold_no_database_connection(own_stack: MakeStack, postgres_url: str, valkey: str) -> None:
+    stack = own_stack(DATABASE_URL=postgres_url, REDIS_URL=valkey).start()
+    stack.tune(max_running=1, max_queue_requests=200)
+
+    def num_connections() -> int:
+        with psycopg.connect(postgres_url) as connection:
+            count = connection.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = 'footplate' AND pid <> pg_backend_pid()"
+            ).fetchone()
+        assert count is not None
+        return int(count[0])
+
+    before = num_connections()
+    for _ in range(3):
+        streams = [open_stream(stack) for _ in range(100)]
+        stack.wait_for(lambda s: s["num_running"] + s["num_waiting"] == 100)
+        during = num_connections()
+        for stream in streams:
+            stream.close()
+        stack.wait_until_idle()
+        # Each of web, monitor and jobs has a pool of at most eight; a hundred streams add none to that.
+        assert during <= max(before, 8) + 8
+    assert num_connections() <= max(before, 8) + 8
+    outcomes = stack.wait_for(lambda s: s["outcomes"].get("aborted", 0) == 300)["outcomes"]
+    assert outcomes["submitted"] == 300
