@@ -118,7 +118,7 @@ class Refused(msgspec.Struct, frozen=True, tag="r", array_like=True):
 
 
 class Returned(msgspec.Struct, frozen=True, tag="b", array_like=True):
-    """Handed back unstarted: the owner submits it again as a new attempt."""
+    """Handed back, since another engine may have a place or this one leaves: the owner submits the rest anew."""
 
     key: SequenceKey
     attempt: int

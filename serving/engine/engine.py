@@ -66,6 +66,10 @@ class Engine:
         """Refuse what comes from now on, hand back what never started, finish the rest. `has_work` tells when done."""
         self._scheduler.drain()
 
+    def share(self) -> None:
+        """Hand back what never started beyond the free places, now that other engines have joined the pool."""
+        self._scheduler.share()
+
     def hand_back(self) -> list[tuple[OwnerId, Event]]:
         """Give all that lives back to its owners, and take nothing more; the events since the last step."""
         self._scheduler.hand_back()

@@ -192,6 +192,12 @@ class Scheduler:
         for sequence in self._roster.waiting.unstarted():
             self._return(sequence)
 
+    def share(self) -> None:
+        """Hand back what never started and finds no place soon, the latest first: another engine may have one."""
+        num_places = max(0, self._tunables.max_running - len(self._roster.running))
+        for sequence in self._roster.waiting.unstarted()[num_places:]:
+            self._return(sequence)
+
     def hand_back(self) -> None:
         """Give every live sequence back to its owner, who goes on with it elsewhere."""
         self.draining = True

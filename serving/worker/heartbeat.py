@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from serving.contracts import keys
 from serving.contracts.ids import EngineId, OwnerId, PoolName
 from serving.contracts.messages import EngineSnapshot, encode
-from serving.worker.mailbox import Mailbox, OwnerLost
+from serving.worker.mailbox import Mailbox, OthersJoined, OwnerLost
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +90,9 @@ class Heartbeat:
         pipe.zadd(keys.engines(self._pool), {self._engine_id: now})
         pipe.zcount(keys.engines(self._pool), now - LIFE_SECONDS, "+inf")
         *_, num_engines = pipe.execute()
-        self.num_other_engines = max(0, int(num_engines) - 1)
+        was_alone, self.num_other_engines = self.num_other_engines == 0, max(0, int(num_engines) - 1)
+        if was_alone and self.num_other_engines > 0:
+            self._mailbox.put(OthersJoined())
         if self._reachable_since is None:
             self._reachable_since = time.monotonic()
 

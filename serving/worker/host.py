@@ -11,7 +11,7 @@ from pathlib import Path
 from serving.contracts.ids import EngineId, OwnerId, PoolName
 from serving.contracts.messages import Abort, Drain, EngineSnapshot, Retune, Submit
 from serving.engine.engine import Engine
-from serving.worker.mailbox import Command, Leave, Mailbox, OwnerLost
+from serving.worker.mailbox import Command, Leave, Mailbox, OthersJoined, OwnerLost
 from serving.worker.publisher import Publisher
 
 _IDLE_SECONDS = 1.0
@@ -97,6 +97,8 @@ class EngineHost:
                 self._engine.drain()
             case OwnerLost():
                 self._engine.abort_owner(command.owner_id)
+            case OthersJoined():
+                self._engine.share()
             case Leave():
                 self._leaving = True
 

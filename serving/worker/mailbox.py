@@ -17,11 +17,16 @@ class OwnerLost:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class OthersJoined:
+    """The engine is no longer alone in its pool."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Leave:
     """Stop now: hand back what still runs."""
 
 
-Command = Submit | Abort | Retune | Drain | OwnerLost | Leave
+Command = Submit | Abort | Retune | Drain | OwnerLost | OthersJoined | Leave
 
 
 class Mailbox:

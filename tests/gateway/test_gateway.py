@@ -180,6 +180,24 @@ async def test_stream_goes_on_where_it_stopped_when_its_engine_leaves(
     assert second.runner.num_generated <= len(script)
 
 
+async def test_two_engines_share_what_waits(
+    start_worker: StartWorker, start_gateway: StartGateway, valkey: str
+) -> None:
+    tunables = Tunables(max_running=2)
+    Redis.from_url(valkey).set(keys.announced_tunables(POOL), encode(AnnouncedTunables(2, tunables)))
+    first, gateway = start_worker(step_seconds=0.01), await start_gateway()
+    script = gateway.tokens("word " * 150)
+    first.runner.scripts[1] = script
+    streams = [gateway.ask(1) for _ in range(12)]
+    await eventually(lambda: first.snapshot().num_waiting == 10)
+    second = start_worker(step_seconds=0.01)
+    second.runner.scripts[1] = script
+    texts = await asyncio.gather(*(read(stream) for stream in streams))
+    assert all(text == {0: "word " * 150} for text, _ in texts)
+    assert first.runner.num_generated + second.runner.num_generated == 12 * (len(script) + 1)
+    assert second.runner.num_generated >= 3 * len(script)
+
+
 async def test_draining_engine_finishes_what_runs_and_takes_nothing_new(
     start_worker: StartWorker, start_gateway: StartGateway
 ) -> None:
