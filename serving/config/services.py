@@ -59,7 +59,8 @@ async def build_services(settings: Any) -> Services:
 
     Raises `ModelTextProblem`, naming folder and file, where the model's folder cannot be used.
     """
-    redis = Redis.from_url(settings.REDIS_URL)
+    # Longer than the longest blocking read: what hangs longer is as good as gone.
+    redis = Redis.from_url(settings.REDIS_URL, socket_timeout=5, socket_connect_timeout=5)
     owner_id = OwnerId(f"web-{socket.gethostname()}-{uuid.uuid4().hex[:12]}")
     folder, pool = Path(settings.FOOTPLATE_MODEL), PoolName(settings.FOOTPLATE_POOL)
     text_model = await asyncio.to_thread(TextModel.load, folder)

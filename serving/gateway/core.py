@@ -64,6 +64,7 @@ class Gateway:
         self._loops: list[asyncio.Task[None]] = []
         self._errands: set[asyncio.Task[None]] = set()
         self._stopping = False
+        self._outage_since: float | None = None
 
     # --- life ---
 
@@ -242,24 +243,37 @@ class Gateway:
         await self._persist("keep house", tick)
 
     async def _tick(self, *, renew: bool) -> None:
-        remembered = await self._link.beat()
-        await self._watcher.refresh()
-        now = self._clock()
-        if not remembered:
-            logger.warning("Redis had forgotten this process: every running request is submitted again")
+        try:
+            remembered = await self._link.beat()
+            await self._watcher.refresh()
+        except (RedisError, OSError):
+            self._endure_outage()
+            raise
+        # What engines said in an outage's last moments may never have been written down.
+        lost = not remembered or self._outage_since is not None
+        self._outage_since = None
+        if lost and self._requests:
+            logger.warning("Redis was away or has forgotten this process: every running request is submitted again")
         for request in list(self._requests.values()):
-            await self._check(request, now=now, forgotten=not remembered)
+            await self._check(request, now=self._clock(), lost=lost)
         if renew:
             await self._waiting_room.renew([r.permit for r in self._requests.values() if r.permit is not None])
 
-    async def _check(self, request: InFlight, *, now: float, forgotten: bool) -> None:
+    def _endure_outage(self) -> None:
+        now = self._clock()
+        self._outage_since = now if self._outage_since is None else self._outage_since
+        if now - self._outage_since > self._failover.patience_seconds:
+            for request in list(self._requests.values()):
+                self._fail(request, Unavailable("the queue has been out of reach for too long"))
+
+    async def _check(self, request: InFlight, *, now: float, lost: bool) -> None:
         pool = request.generation.pool
         view, living = self._watcher.view(pool), self._watcher.engine_ids(pool)
         for choice in request.unfinished():
-            lost = forgotten
+            gone = lost
             if self._failover.is_overdue(choice, now=now) and living:
-                lost = choice.entry_id is None or not await self._link.is_unread(pool, choice.entry_id)
-            verdict = self._failover.judge(request, choice, now=now, tunables=view.tunables, living=living, lost=lost)
+                gone = choice.entry_id is None or not await self._link.is_unread(pool, choice.entry_id)
+            verdict = self._failover.judge(request, choice, now=now, tunables=view.tunables, living=living, lost=gone)
             if isinstance(verdict, DomainError):
                 self._fail(request, verdict)
                 return

@@ -24,7 +24,7 @@ class Failover:
     """
 
     def __init__(self, *, failover_seconds: float) -> None:
-        self._failover_seconds = failover_seconds
+        self.patience_seconds = failover_seconds
 
     def is_overdue(self, choice: Choice, *, now: float) -> bool:
         """Whether the choice's acceptance is late, so that its entry in the inbox is worth a look."""
@@ -50,6 +50,6 @@ class Failover:
             if choice.num_lost_engines >= MAX_LOST_ENGINES:
                 return EngineFailure(f"given up after {choice.num_lost_engines} engines died while running it")
             return "resubmit"
-        if choice.lost_at is not None and now - choice.lost_at > self._failover_seconds:
-            return Unavailable(f"its engine died, and no other took it within {self._failover_seconds:g} s")
+        if choice.lost_at is not None and now - choice.lost_at > self.patience_seconds:
+            return Unavailable(f"its engine died, and no other took it within {self.patience_seconds:g} s")
         return "resubmit" if lost else None

@@ -28,10 +28,10 @@ def start_worker(valkey: str, text_model: TextModel) -> Iterator[Callable[..., R
     """Starts workers in this process; all have left when the test ends."""
     started: list[RunningWorker] = []
 
-    def start(**options: Any) -> RunningWorker:
+    def start(*, url: str = valkey, **options: Any) -> RunningWorker:
         runner = ScriptedRunner(eos_token_id=min(text_model.eos_token_ids), **options)
         worker = EngineWorker(
-            runner, redis=lambda: Redis.from_url(valkey), pool=POOL, model=text_model.name, device="cpu", dtype="none"
+            runner, redis=lambda: Redis.from_url(url), pool=POOL, model=text_model.name, device="cpu", dtype="none"
         )
         thread = threading.Thread(target=worker.run, kwargs={"drain_seconds": 5.0}, daemon=True)
         thread.start()
@@ -49,8 +49,8 @@ async def start_gateway(valkey: str, text_model: TextModel) -> AsyncIterator[Cal
     """Starts gateways on the test's loop; all have stopped when the test ends."""
     started: list[tuple[Gateway, AsyncRedis]] = []
 
-    async def start(*, failover_seconds: float = 30.0, owner: str = "owner") -> Harness:
-        redis = AsyncRedis.from_url(valkey)
+    async def start(*, failover_seconds: float = 30.0, owner: str = "owner", url: str = valkey) -> Harness:
+        redis = AsyncRedis.from_url(url)
         observer, room = RecordingObserver(), RecordingRoom()
         gateway = Gateway(
             redis=redis,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from serving.contracts.errors import ContextLengthExceeded, EngineFailure, Queue
 from serving.contracts.messages import AnnouncedTunables, encode
 from serving.contracts.tunables import Tunables
 from tests.gateway.harness import POOL, Harness, RunningWorker, eventually, read, read_until_error
+from tests.servers import running_valkey
 
 StartWorker = Callable[..., RunningWorker]
 StartGateway = Callable[..., Any]
@@ -228,6 +230,23 @@ async def test_streams_survive_a_redis_that_forgets_everything(
     assert reasons == {0: "stop"}
     texts, _ = await read(gateway.ask(1, max_tokens=900))
     assert texts == {0: text}
+
+
+async def test_streams_end_with_an_error_when_redis_stays_away(
+    start_worker: StartWorker, start_gateway: StartGateway
+) -> None:
+    with contextlib.ExitStack() as running_redis:
+        url = running_redis.enter_context(running_valkey())
+        running, gateway = start_worker(url=url, step_seconds=0.05), await start_gateway(url=url, failover_seconds=1.0)
+        running.runner.scripts[1] = gateway.tokens("word " * 600)
+        stream = gateway.ask(1, max_tokens=600)
+        await stream.started()
+        await asyncio.to_thread(running_redis.close)
+        _, error = await read_until_error(stream)
+        assert isinstance(error, Unavailable)
+        assert gateway.observer.outcomes == ["failed:unavailable"]
+        with pytest.raises(Unavailable):
+            await gateway.ask(1).started()
 
 
 async def test_stopping_the_gateway_ends_its_streams_with_an_error(harness: tuple[Harness, RunningWorker]) -> None:

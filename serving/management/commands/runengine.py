@@ -29,7 +29,7 @@ class Command(BaseCommand):
         from serving.worker.lifecycle import EngineWorker, run_until_signalled
 
         def connect() -> Redis:
-            return Redis.from_url(settings.REDIS_URL, health_check_interval=10)
+            return Redis.from_url(settings.REDIS_URL, socket_timeout=5, socket_connect_timeout=5)
 
         try:
             connect().ping()
