@@ -37,6 +37,8 @@ class RequestMeter:
         self._stopping.set()
         if self._publishing is not None:
             await self._publishing
+        with contextlib.suppress(RedisError, OSError):
+            await self._publish_once()
 
     def submitted(self, pool: PoolName) -> None:
         """A request was let in and now waits."""
