@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 import redis
 
@@ -31,6 +33,15 @@ def postgres_url() -> Iterator[str]:
     """The URL of an empty database in a real PostgreSQL that all tests of the session share."""
     with running_postgres() as url:
         yield url
+
+
+@pytest.fixture
+def fresh_postgres_url(postgres_url: str) -> str:
+    """The URL of a database of the test's own in the session's PostgreSQL."""
+    name = f"footplate_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return postgres_url.replace("/footplate?", f"/{name}?")
 
 
 @pytest.fixture(scope="session")

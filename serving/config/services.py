@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from redis import Redis as BlockingRedis
-from redis.asyncio import Redis
+from redis.asyncio import BlockingConnectionPool, Redis
 
 from serving.admission.door import Door
 from serving.admission.drain import DrainState
@@ -21,15 +21,19 @@ from serving.gateway.text.chat_template import ChatTemplate
 from serving.gateway.text.tokenizer import TextModel
 from serving.telemetry.meter import RequestMeter
 
+_MAX_CONNECTIONS = 32
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """What views reach through `request.scope["footplate"]`. Lives on one event loop, from `start` to `close`.
 
-    `redis` belongs to the event loop, `blocking_redis` to threads. `chat_templates` are by the model's name.
+    `redis` belongs to the event loop (`reading_redis` to the gateway's reading alone), `blocking_redis` to threads.
+    `chat_templates` are by the model's name.
     """
 
     redis: Redis
+    reading_redis: Redis
     blocking_redis: BlockingRedis
     gateway: Gateway
     door: Door
@@ -51,6 +55,7 @@ class Services:
         for text_model in self.text_models.values():
             text_model.close()
         await self.redis.aclose()
+        await self.reading_redis.aclose()
         self.blocking_redis.close()
 
 
@@ -59,8 +64,7 @@ async def build_services(settings: Any) -> Services:
 
     Raises `ModelTextProblem`, naming folder and file, where the model's folder cannot be used.
     """
-    # Longer than the longest blocking read: what hangs longer is as good as gone.
-    redis = Redis.from_url(settings.REDIS_URL, socket_timeout=5, socket_connect_timeout=5)
+    redis, reading_redis = _connect(settings.REDIS_URL), _connect(settings.REDIS_URL)
     owner_id = OwnerId(f"web-{socket.gethostname()}-{uuid.uuid4().hex[:12]}")
     folder, pool = Path(settings.FOOTPLATE_MODEL), PoolName(settings.FOOTPLATE_POOL)
     text_model = await asyncio.to_thread(TextModel.load, folder)
@@ -69,6 +73,7 @@ async def build_services(settings: Any) -> Services:
     observer = RequestMeter(redis, owner_id=owner_id, pools=text_models)
     gateway = Gateway(
         redis=redis,
+        reading_redis=reading_redis,
         owner_id=owner_id,
         text_models=text_models,
         waiting_room=door,
@@ -77,6 +82,7 @@ async def build_services(settings: Any) -> Services:
     )
     return Services(
         redis=redis,
+        reading_redis=reading_redis,
         blocking_redis=BlockingRedis.from_url(settings.REDIS_URL, socket_timeout=5),
         gateway=gateway,
         door=door,
@@ -86,3 +92,14 @@ async def build_services(settings: Any) -> Services:
         drain=DrainState(),
         header_hold_seconds=settings.FOOTPLATE_HEADER_HOLD_SECONDS,
     )
+
+
+def _connect(url: str) -> Redis:
+    """A client that waits for a free connection instead of failing when many requests come at once.
+
+    Its socket's patience is longer than the longest blocking read: what hangs longer is as good as gone.
+    """
+    pool = BlockingConnectionPool.from_url(
+        url, max_connections=_MAX_CONNECTIONS, timeout=5, socket_timeout=5, socket_connect_timeout=5
+    )
+    return Redis(connection_pool=pool)

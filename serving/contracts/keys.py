@@ -12,6 +12,13 @@ ENGINE_GROUP = "engines"
 """The consumer group that a pool's engines share on its inbox."""
 
 
+MAX_CONTROL_ENTRIES = 100_000
+"""Entries that an engine's control stream may hold: far more than an engine leaves unread."""
+
+CONTROL_LIFE_SECONDS = 600
+"""A control stream that nobody writes to goes: its engine may have left."""
+
+
 def inbox(pool: PoolName) -> str:
     """Stream of `Submit`: read by any engine of the pool, each entry once, deleted when read."""
     return f"footplate:pool:{pool}:inbox"

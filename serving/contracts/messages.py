@@ -46,18 +46,20 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", kw_only=True, omit_defau
     schema_version: int = SCHEMA_VERSION
 
 
-class Abort(msgspec.Struct, frozen=True, tag="abort", omit_defaults=True):
-    """End one choice of a request now, or all of them. May arrive before its Submit, and is then remembered."""
+class Abort(msgspec.Struct, frozen=True, tag="abort"):
+    """End one choice's attempts up to this one. May arrive before the Submit, and is then remembered."""
 
-    request_id: RequestId
-    choice: int | None = None
+    key: SequenceKey
+    attempt: int
 
 
-class Retune(msgspec.Struct, frozen=True, tag="retune"):
-    """Run these tunables, whole, from the next step. An older version than the running one is ignored."""
+class Retune(msgspec.Struct, frozen=True, tag="retune", omit_defaults=True):
+    """Run these tunables, whole, from the next step. An older version than the running one is ignored, unless `force`
+    says that the newer one is no longer stored anywhere."""
 
     version: int
     tunables: Tunables
+    force: bool = False
 
 
 class Drain(msgspec.Struct, frozen=True, tag="drain"):
@@ -84,6 +86,14 @@ class Accepted(msgspec.Struct, frozen=True, tag="a", array_like=True):
 
     key: SequenceKey
     attempt: int
+
+
+class Scheduled(msgspec.Struct, frozen=True, tag="s", array_like=True):
+    """The attempt was scheduled for the first time, `age_seconds` before this was sent: it no longer waits."""
+
+    key: SequenceKey
+    attempt: int
+    age_seconds: float
 
 
 class Tokens(msgspec.Struct, frozen=True, tag="t", array_like=True):
@@ -124,7 +134,7 @@ class Returned(msgspec.Struct, frozen=True, tag="b", array_like=True):
     attempt: int
 
 
-Event = Accepted | Tokens | Finished | Refused | Returned
+Event = Accepted | Scheduled | Tokens | Finished | Refused | Returned
 
 
 class Reply(msgspec.Struct, frozen=True):

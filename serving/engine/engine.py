@@ -6,14 +6,16 @@ import logging
 import time
 from collections.abc import Callable
 
-from serving.contracts.ids import OwnerId, RequestId
-from serving.contracts.messages import Event, Finished, Submit
+from serving.contracts.ids import OwnerId
+from serving.contracts.messages import Event, Finished, SequenceKey, Submit
 from serving.contracts.tunables import Tunables
 from serving.engine.plan import Runner, StepPlan, StepResult
 from serving.engine.scheduler import Scheduler
 from serving.engine.stats import EngineCounts, StepLog, StepMember, StepRecord
 
 _log = logging.getLogger(__name__)
+
+_MAX_FAILED_IN_ROW = 3
 
 Clock = Callable[[], float]
 """Seconds that never go back."""
@@ -40,6 +42,7 @@ class Engine:
             tunables=tunables,
         )
         self._steps = StepLog(started_at=clock())
+        self._num_failed_in_row = 0
 
     # --- commands --------------------------------------------------------------------------------------------------
 
@@ -47,17 +50,17 @@ class Engine:
         """Let a sequence wait; it is accepted or refused in the next step's events. See `Scheduler.add`."""
         self._scheduler.add(submit, self._clock())
 
-    def abort(self, request_id: RequestId, *, choice: int | None = None) -> None:
-        """End one choice of a request, or every one, in whatever state, and of its Submits still to come."""
-        self._scheduler.abort(request_id, self._clock(), choice=choice)
+    def abort(self, key: SequenceKey, *, attempt: int) -> None:
+        """End a choice's attempts up to `attempt`, in whatever state, and those of its Submits still to come."""
+        self._scheduler.abort(key, self._clock(), attempt=attempt)
 
     def abort_owner(self, owner_id: OwnerId) -> None:
         """End every sequence of an owner that is gone."""
         self._scheduler.abort_owner(owner_id, self._clock())
 
-    def retune(self, version: int, tunables: Tunables) -> None:
-        """Run these tunables from the next step; an older version than the running one is ignored."""
-        if version < self._tunables_version:
+    def retune(self, version: int, tunables: Tunables, *, force: bool = False) -> None:
+        """Run these tunables from the next step; without `force`, an older version than the running one is ignored."""
+        if version < self._tunables_version and not force:
             return
         self._tunables_version = version
         self._scheduler.retune(tunables)
@@ -73,6 +76,10 @@ class Engine:
     def hand_back(self) -> list[tuple[OwnerId, Event]]:
         """Give all that lives back to its owners, and take nothing more; the events since the last step."""
         self._scheduler.hand_back()
+        return self._scheduler.take_events()
+
+    def take_events(self) -> list[tuple[OwnerId, Event]]:
+        """What the commands since the last step have to tell, before the next one: a step may be long."""
         return self._scheduler.take_events()
 
     # --- the step --------------------------------------------------------------------------------------------------
@@ -96,6 +103,11 @@ class Engine:
     def num_unfinished(self) -> int:
         """Sequences that live, running or waiting."""
         return self._scheduler.num_running + self._scheduler.num_waiting
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the last steps all failed: a device in such a state fails whatever it is given."""
+        return self._num_failed_in_row >= _MAX_FAILED_IN_ROW
 
     @property
     def draining(self) -> bool:
@@ -130,12 +142,14 @@ class Engine:
             result = self._runner.run(plan)
             _check_result(plan, result)
         except Exception as error:
+            self._num_failed_in_row += 1
             _log.exception("step %d failed", plan.step)
             computed = self._clock()
             message = f"the engine failed to compute a step ({type(error).__name__})"
             events = self._scheduler.fail(plan, message, computed)
             self._record(plan, None, events, (started, scheduled, computed))
             return events
+        self._num_failed_in_row = 0
         computed = self._clock()
         events = self._scheduler.update(plan, result, computed)
         self._record(plan, result, events, (started, scheduled, computed))

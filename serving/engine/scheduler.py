@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
-from serving.contracts.ids import OwnerId, RequestId
+from serving.contracts.ids import OwnerId
 from serving.contracts.messages import (
     Accepted,
     Event,
@@ -13,6 +13,7 @@ from serving.contracts.messages import (
     RefusalCode,
     Refused,
     Returned,
+    Scheduled,
     SequenceKey,
     Submit,
     Tokens,
@@ -57,7 +58,7 @@ class Scheduler:
         self._roster = Roster(num_blocks=num_blocks, block_size=block_size)
         self._planner = StepPlanner(self._roster, tunables)
         self._num_added = 0
-        self._aborted: RecentMap[tuple[RequestId, int | None], None] = RecentMap(_MAX_REMEMBERED)
+        self._aborted_attempts: RecentMap[SequenceKey, int] = RecentMap(_MAX_REMEMBERED)
         self._ended_attempts: RecentMap[SequenceKey, int] = RecentMap(_MAX_REMEMBERED)
         self._in_flight: tuple[StepPlan, list[Sequence]] | None = None
         self._events: list[tuple[OwnerId, Event]] = []
@@ -152,7 +153,7 @@ class Scheduler:
         sequence = Sequence.of(submit, eos_token_ids=self._eos_token_ids, serial=self._num_added, now=now)
         sequence.rank = self._order.rank(sequence)
         self._roster.enter(sequence)
-        if self._was_aborted(submit.key):
+        if submit.attempt <= (self._aborted_attempts.get(submit.key) or 0):
             self._finish(sequence, "abort", now)
             return
         refusal = self._refusal_of(submit)
@@ -165,16 +166,15 @@ class Scheduler:
         if reason is not None:
             self._finish(sequence, reason, now)
 
-    def abort(self, request_id: RequestId, now: float, *, choice: int | None = None) -> None:
-        """End one choice of a request, or every one, whatever its state.
+    def abort(self, key: SequenceKey, now: float, *, attempt: int) -> None:
+        """End a choice's attempts up to `attempt`, whatever their state. Remembered, since Submits may be on their way.
 
-        Ended and unknown ones are left alone, but the last 10,000 aborts are remembered, since Submits may still be on
-        their way.
+        Ended and newer ones are left alone. The last 10,000 aborts are remembered.
         """
-        self._aborted.keep((request_id, choice), None)
-        for sequence in self._roster.choices_of(request_id):
-            if choice is None or sequence.key.choice == choice:
-                self._finish(sequence, "abort", now)
+        self._aborted_attempts.keep(key, max(attempt, self._aborted_attempts.get(key) or 0))
+        sequence = self._roster.find(key)
+        if sequence is not None and sequence.attempt <= attempt:
+            self._finish(sequence, "abort", now)
 
     def abort_owner(self, owner_id: OwnerId, now: float) -> None:
         """End every sequence of an owner that is gone."""
@@ -227,6 +227,7 @@ class Scheduler:
         for index, sequence in enumerate(self._land(plan)):
             if sequence.status is not SequenceStatus.RUNNING:
                 continue
+            self._tell_start(sequence, now)
             self.counters.prompt_tokens += sequence.advance(plan.chunks[index].end)
             if index in result.errors:
                 self._finish(sequence, "error", now, message=result.errors[index])
@@ -256,6 +257,11 @@ class Scheduler:
         assert planned is plan, "this plan is not the one in flight"
         self._in_flight = None
         return sequences
+
+    def _tell_start(self, sequence: Sequence, now: float) -> None:
+        if not sequence.is_start_told and sequence.first_scheduled_at is not None:
+            sequence.is_start_told = True
+            self._tell(sequence, Scheduled(sequence.key, sequence.attempt, now - sequence.first_scheduled_at))
 
     def _take_tokens(self, sequence: Sequence, token_ids: Seq[int], now: float) -> None:
         start_index = sequence.num_generated
@@ -296,9 +302,6 @@ class Scheduler:
     def _return(self, sequence: Sequence) -> None:
         self._leave(sequence)
         self._tell(sequence, Returned(sequence.key, sequence.attempt))
-
-    def _was_aborted(self, key: SequenceKey) -> bool:
-        return (key.request_id, None) in self._aborted or (key.request_id, key.choice) in self._aborted
 
     def _leave(self, sequence: Sequence) -> None:
         self._roster.leave(sequence)

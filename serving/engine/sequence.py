@@ -51,6 +51,8 @@ class Sequence:
     num_counted_prompt_tokens: int = 0
     """Prompt positions that were computed at least once."""
     first_scheduled_at: float | None = None
+    is_start_told: bool = False
+    """Whether its owner has heard that it was scheduled."""
     first_token_at: float | None = None
 
     @classmethod

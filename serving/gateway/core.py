@@ -14,11 +14,12 @@ from redis.exceptions import RedisError
 
 from serving.contracts.errors import DomainError, Unavailable
 from serving.contracts.ids import OwnerId, PoolName, RequestId
-from serving.contracts.messages import Abort, SequenceKey
+from serving.contracts.messages import SequenceKey, Submit
+from serving.gateway.calloffs import CallOffs
 from serving.gateway.delivery import Delivery, Verdict
 from serving.gateway.failover import Failover
 from serving.gateway.generation import Generation
-from serving.gateway.link import EngineLink
+from serving.gateway.link import EngineLink, is_after
 from serving.gateway.observer import RequestObserver
 from serving.gateway.pools import PoolView, PoolWatcher
 from serving.gateway.requests import Choice, InFlight, Permit, WaitingRoom
@@ -32,6 +33,8 @@ logger = logging.getLogger(__name__)
 _TICK_SECONDS = 0.25
 _RENEW_EVERY_TICKS = 12
 _LONGEST_BACKOFF_SECONDS = 2.0
+_GRACE_SECONDS = 4.0
+"""Longer than an engine lives without a heartbeat: so long after an outage, a missing heartbeat means nothing."""
 
 
 class Gateway:
@@ -45,6 +48,7 @@ class Gateway:
         self,
         *,
         redis: Redis,
+        reading_redis: Redis,
         owner_id: OwnerId,
         text_models: Mapping[PoolName, TextModel],
         waiting_room: WaitingRoom,
@@ -52,9 +56,10 @@ class Gateway:
         failover_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._link = EngineLink(redis, owner_id=owner_id)
+        self._link = EngineLink(redis, reading_redis=reading_redis, owner_id=owner_id)
         self._owner_id = owner_id
-        self._watcher = PoolWatcher(redis, text_models)
+        self._watcher = PoolWatcher(reading_redis, text_models)
+        self._call_offs = CallOffs(self._link, self._watcher)
         self._waiting_room = waiting_room
         self._observer = observer
         self._clock = clock
@@ -65,6 +70,7 @@ class Gateway:
         self._errands: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._outage_since: float | None = None
+        self._reachable_since = clock()
 
     # --- life ---
 
@@ -122,30 +128,50 @@ class Gateway:
                 params=params,
                 detokenizer=Detokenizer(text_model),
                 stop_strings=StopStrings(generation.stop),
+                submitted_at=generation.arrived_at,
+                last_heard_at=generation.arrived_at,
             )
             for index, params in enumerate(generation.params)
         ]
         request = InFlight(generation=generation, choices=choices, stream=stream, permit=permit)
         self._requests[generation.request_id] = request
         self._observer.submitted(generation.pool)
-        self._run_errand(self._submit(request, choices))
+        if self._stopping:
+            self._fail(request, Unavailable("the server is shutting down"))
+        else:
+            self._submit(request, choices)
         return stream
 
-    async def _submit(self, request: InFlight, choices: Iterable[Choice]) -> None:
-        generation = request.generation
-        for choice in (choice for choice in choices if not choice.finished):
-            submit = choice.next_submit(generation, owner_id=self._owner_id, now=self._clock())
+    def _submit(self, request: InFlight, choices: Iterable[Choice]) -> None:
+        """Begin an attempt at each choice now, and send it as soon as may be; the attempt before is called off."""
+        begun = []
+        for choice in choices:
+            if choice.attempt > 0:
+                self._call_offs.add(request.generation.pool, choice)
+            begun.append((choice, request.next_submit(choice, owner_id=self._owner_id, now=self._clock())))
+        self._run_errand(self._send(request, begun))
+
+    async def _send(self, request: InFlight, begun: list[tuple[Choice, Submit]]) -> None:
+        pool = request.generation.pool
+        for choice, submit in begun:
+            if choice.finished or choice.attempt != submit.attempt:
+                continue
             try:
-                entry_id = await self._link.submit(generation.pool, submit)
+                entry_id = await self._link.submit(pool, submit)
             except RedisError as error:
-                logger.warning("cannot submit %s: %s", generation.request_id, error)
+                logger.warning("cannot submit %s: %s", request.generation.request_id, error)
                 if not request.started:
                     self._fail(request, Unavailable("the queue cannot be reached"))
                 return  # a stream that runs is submitted again once its acceptance is overdue
-            if choice.attempt == submit.attempt:
+            if choice.finished or choice.attempt != submit.attempt:
+                self._call_offs.add_entry(pool, submit.key, attempt=submit.attempt, entry_id=entry_id)
+            elif choice.engine_id is None:
                 choice.entry_id = entry_id
-            if choice.finished:
-                await self._call_off(request, [choice])
+        await self._tell_call_offs()
+
+    async def _tell_call_offs(self) -> None:
+        with contextlib.suppress(RedisError):  # what stays is told at the next tick
+            await self._call_offs.flush()
 
     # --- ends ---
 
@@ -166,8 +192,9 @@ class Gateway:
         still_running = request.unfinished()
         for choice in still_running:
             choice.finished = True
+            self._call_offs.add(generation.pool, choice)
         if still_running:
-            self._run_errand(self._call_off(request, still_running))
+            self._run_errand(self._tell_call_offs())
         self._release(request)
         self._observer.ended(
             generation.pool,
@@ -177,16 +204,6 @@ class Gateway:
             prompt_tokens=len(generation.prompt_ids),
             completion_tokens=request.stream.num_completion_tokens,
         )
-
-    async def _call_off(self, request: InFlight, choices: list[Choice]) -> None:
-        pool = request.generation.pool
-        everyone = self._watcher.engine_ids(pool)
-        with contextlib.suppress(RedisError):
-            await self._link.withdraw(pool, [choice.entry_id for choice in choices if choice.entry_id is not None])
-            for choice in choices:
-                # Who has read it and not said so yet remembers the abort until the Submit's turn comes.
-                targets = everyone if choice.engine_id is None else {choice.engine_id}
-                await self._link.abort(targets, Abort(choice.key.request_id, choice.key.choice))
 
     def _release(self, request: InFlight) -> None:
         permit, request.permit = request.permit, None
@@ -219,11 +236,11 @@ class Gateway:
             self._fail(request, verdict)
             return
         if verdict == "resubmit":
-            choice.lost_at = self._clock() if choice.lost_at is None else choice.lost_at
-            self._run_errand(self._submit(request, [choice]))
+            self._submit(request, [choice])
             return
         if verdict == "stopped":
-            self._run_errand(self._call_off(request, [choice]))
+            self._call_offs.add(request.generation.pool, choice)
+            self._run_errand(self._tell_call_offs())
         if request.finished:
             self._end(request, outcome=f"finished:{request.choices[0].finish_reason}")
         elif request.all_started:
@@ -249,13 +266,19 @@ class Gateway:
         except (RedisError, OSError):
             self._endure_outage()
             raise
+        now = self._clock()
         # What engines said in an outage's last moments may never have been written down.
         lost = not remembered or self._outage_since is not None
-        self._outage_since = None
-        if lost and self._requests:
-            logger.warning("Redis was away or has forgotten this process: every running request is submitted again")
+        if lost:
+            self._reachable_since = now
+            self._link.read_again()
+            if self._requests:
+                logger.warning("Redis was away or has forgotten this process: what runs is submitted again")
+        read_up_to = await self._look_at_inboxes(now)
         for request in list(self._requests.values()):
-            await self._check(request, now=self._clock(), lost=lost)
+            self._check(request, now=now, lost=lost, read_up_to=read_up_to)
+        self._outage_since = None
+        await self._call_offs.flush()
         if renew:
             await self._waiting_room.renew([r.permit for r in self._requests.values() if r.permit is not None])
 
@@ -266,19 +289,38 @@ class Gateway:
             for request in list(self._requests.values()):
                 self._fail(request, Unavailable("the queue has been out of reach for too long"))
 
-    async def _check(self, request: InFlight, *, now: float, lost: bool) -> None:
+    async def _look_at_inboxes(self, now: float) -> dict[PoolName, bytes | None]:
+        """How far engines have read the inboxes of those choices whose acceptance is late."""
+        late = {
+            request.generation.pool
+            for request in self._requests.values()
+            if any(self._failover.is_overdue(choice, now=now) for choice in request.unfinished())
+        }
+        return {pool: await self._link.read_up_to(pool) for pool in late}
+
+    def _check(self, request: InFlight, *, now: float, lost: bool, read_up_to: Mapping[PoolName, bytes | None]) -> None:
         pool = request.generation.pool
-        view, living = self._watcher.view(pool), self._watcher.engine_ids(pool)
+        can_judge = now - self._reachable_since > _GRACE_SECONDS
         for choice in request.unfinished():
             gone = lost
-            if self._failover.is_overdue(choice, now=now) and living:
-                gone = choice.entry_id is None or not await self._link.is_unread(pool, choice.entry_id)
-            verdict = self._failover.judge(request, choice, now=now, tunables=view.tunables, living=living, lost=gone)
+            if pool in read_up_to and self._failover.is_overdue(choice, now=now):
+                if choice.entry_id is not None and is_after(choice.entry_id, read_up_to[pool]):
+                    choice.submitted_at = now  # it waits in the inbox, as it may
+                else:
+                    gone = True
+            verdict = self._failover.judge(
+                request,
+                choice,
+                now=now,
+                tunables=self._watcher.view(pool).tunables,
+                living=self._watcher.engine_ids(pool) if can_judge else None,
+                lost=gone,
+            )
             if isinstance(verdict, DomainError):
                 self._fail(request, verdict)
                 return
             if verdict == "resubmit":
-                await self._submit(request, [choice])
+                self._submit(request, [choice])
 
     async def _persist(self, what: str, once: Callable[[], Coroutine[Any, Any, None]]) -> None:
         backoff = 0.1

@@ -12,7 +12,7 @@ from serving.contracts.errors import (
     QueueTimeout,
 )
 from serving.contracts.ids import EngineId
-from serving.contracts.messages import Accepted, Event, Finished, Refused, Returned, Tokens
+from serving.contracts.messages import Accepted, Event, Finished, Refused, Returned, Scheduled, Tokens
 from serving.gateway.generation import ChoiceDelta
 from serving.gateway.observer import RequestObserver
 from serving.gateway.requests import Choice, InFlight
@@ -33,6 +33,7 @@ class Delivery:
 
     def deliver(self, request: InFlight, choice: Choice, event: Event, *, engine_id: EngineId) -> Verdict:
         """Take one event in; says what is to be done about it."""
+        choice.last_heard_at = self._clock()
         if isinstance(event, Tokens):
             return self._deliver_tokens(request, choice, event)
         if isinstance(event, Finished):
@@ -42,9 +43,12 @@ class Delivery:
             choice.entry_id = None
             choice.lost_at = None
             return None
+        if isinstance(event, Scheduled):
+            self._start(request, choice, age_seconds=event.age_seconds)
+            return None
         if isinstance(event, Returned):
             return "resubmit"
-        return _refusal(event)
+        return _refusal(request, event)
 
     def _deliver_tokens(self, request: InFlight, choice: Choice, event: Tokens) -> Verdict:
         known = len(choice.generated_ids)
@@ -53,7 +57,7 @@ class Delivery:
         token_ids = event.token_ids[known - event.start_index :]
         if not token_ids:
             return None
-        self._note_times(request, choice, event)
+        self._note_token(request, choice, event)
         choice.generated_ids.extend(token_ids)
         choice.num_unsent_tokens += len(token_ids)
         request.stream.num_completion_tokens += len(token_ids)
@@ -65,20 +69,26 @@ class Delivery:
             self._send(request, choice, text)
         return None
 
-    def _note_times(self, request: InFlight, choice: Choice, event: Tokens) -> None:
-        now = self._clock()
-        pool, arrived_at = request.generation.pool, request.generation.arrived_at
+    def _start(self, request: InFlight, choice: Choice, *, age_seconds: float) -> None:
+        """The choice no longer waits. The engine alone knows since when; counted back from now, on this clock."""
         if not request.started:
-            # When it was first scheduled the engine alone knows; what the owner had waited before is part of its count.
-            queue_seconds = now - arrived_at if event.timings is None else event.timings.queue_seconds
-            self._observer.scheduled(pool, queue_seconds=queue_seconds)
-            self._observer.first_token(pool, ttft_seconds=now - arrived_at)
-            request.stream.timings = event.timings
-        elif choice.last_token_at is not None:
-            self._observer.token_gap(pool, itl_seconds=now - choice.last_token_at)
+            waited = self._clock() - request.generation.arrived_at - age_seconds
+            self._observer.scheduled(request.generation.pool, queue_seconds=max(0.0, waited))
         choice.started = True
-        choice.last_token_at = now
         request.stream.mark_started()
+
+    def _note_token(self, request: InFlight, choice: Choice, event: Tokens) -> None:
+        now = self._clock()
+        if not choice.started:
+            self._start(request, choice, age_seconds=0.0)
+        if not request.first_token_sent:
+            request.first_token_sent = True
+            request.stream.timings = event.timings
+            ttft_seconds = now - request.generation.arrived_at
+            self._observer.first_token(request.generation.pool, ttft_seconds=ttft_seconds)
+        elif choice.last_token_at is not None:
+            self._observer.token_gap(request.generation.pool, itl_seconds=now - choice.last_token_at)
+        choice.last_token_at = now
 
     def _finish(self, request: InFlight, choice: Choice, event: Finished) -> Verdict:
         if event.reason == "error":
@@ -105,11 +115,12 @@ class Delivery:
         choice.num_unsent_tokens = 0
 
 
-def _refusal(event: Refused) -> Verdict:
+def _refusal(request: InFlight, event: Refused) -> Verdict:
     if event.code == "context_length_exceeded":
         return ContextLengthExceeded(event.message)
+    # A choice whose siblings run waits on: half an answer has been given already.
+    if event.code == "draining" or (event.code == "queue_timeout" and request.started):
+        return "resubmit"
     if event.code == "queue_timeout":
         return QueueTimeout(event.message)
-    if event.code == "draining":
-        return "resubmit"
     return EngineFailure(event.message)

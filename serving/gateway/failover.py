@@ -10,7 +10,7 @@ from serving.contracts.tunables import Tunables
 from serving.gateway.requests import Choice, InFlight
 
 ACCEPT_SECONDS = 10.0
-"""An engine that has read a Submit accepts it between two steps: after so long it was lost."""
+"""An engine that has read a Submit says so before its next step: after so long the Submit is taken for lost."""
 
 MAX_LOST_ENGINES = 3
 """A request that has seen so many engines die may well be what kills them."""
@@ -19,8 +19,8 @@ MAX_LOST_ENGINES = 3
 class Failover:
     """Judges choices that have not ended. Owns no state but its limit; called on the gateway's event loop.
 
-    The set of living engines is only ever as old as the last time when Redis answered, so nobody is judged dead while
-    Redis itself is out of reach.
+    Nobody is judged dead while Redis itself is out of reach, nor soon after: its caller sees to that. An engine that
+    lives and says nothing of a running choice for long has said it in vain.
     """
 
     def __init__(self, *, failover_seconds: float) -> None:
@@ -37,19 +37,26 @@ class Failover:
         *,
         now: float,
         tunables: Tunables,
-        living: frozenset[EngineId],
+        living: frozenset[EngineId] | None,
         lost: bool,
     ) -> DomainError | Literal["resubmit"] | None:
-        """What becomes of a choice; `lost` says that its Submit or its tokens are known to be gone."""
+        """What becomes of a choice.
+
+        `living` is None while nobody can be judged; `lost` says that the choice's Submit or its tokens may be gone.
+        """
         waited_ms = (now - request.generation.arrived_at) * 1000
-        if not request.started and waited_ms > tunables.max_queue_wait_ms:
+        if choice.engine_id is None and not request.started and waited_ms > tunables.max_queue_wait_ms:
             return QueueTimeout(f"not scheduled within max_queue_wait_ms = {tunables.max_queue_wait_ms:g}")
-        if choice.engine_id is not None and choice.engine_id not in living:
+        if choice.lost_at is not None and now - choice.lost_at > self.patience_seconds:
+            return Unavailable(f"its engine was lost, and no other took it within {self.patience_seconds:g} s")
+        if lost:
+            return "resubmit"
+        if choice.engine_id is None or living is None:
+            return None
+        if choice.engine_id not in living:
             choice.num_lost_engines += 1
-            choice.lost_at = now
             if choice.num_lost_engines >= MAX_LOST_ENGINES:
                 return EngineFailure(f"given up after {choice.num_lost_engines} engines died while running it")
             return "resubmit"
-        if choice.lost_at is not None and now - choice.lost_at > self.patience_seconds:
-            return Unavailable(f"its engine died, and no other took it within {self.patience_seconds:g} s")
-        return "resubmit" if lost else None
+        is_silent = choice.started and now - choice.last_heard_at > self.patience_seconds
+        return "resubmit" if is_silent else None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
 
+import msgspec
 from redis.asyncio import Redis
 
 from serving.contracts import keys
@@ -13,6 +14,8 @@ from serving.contracts.ids import EngineId, PoolName
 from serving.contracts.messages import EngineSnapshot, decode_announced, decode_snapshot
 from serving.contracts.tunables import Tunables
 from serving.gateway.text.tokenizer import TextModel
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,13 +93,21 @@ class PoolWatcher:
         ids = [EngineId(raw.decode()) for raw in raw_ids]
         names = [keys.announced_tunables(pool), *map(keys.heartbeat, ids)]
         announced, *beats = cast("list[bytes | None]", await self._redis.mget(names))
-        snapshots = [decode_snapshot(beat) for beat in beats if beat is not None]
+        snapshots = [snapshot for beat in beats if (snapshot := _decode_or_none(decode_snapshot, beat)) is not None]
         ready = [snapshot for snapshot in snapshots if snapshot.state == "ready"]
         changes: dict[str, Any] = {"num_engines": len(ready)}
-        if announced is not None:
-            changes["tunables"] = decode_announced(announced).tunables
+        if (known := _decode_or_none(decode_announced, announced)) is not None:
+            changes["tunables"] = known.tunables
         if ready:
             changes["max_model_len"] = min(snapshot.max_model_len for snapshot in ready)
             changes["kv_tokens"] = min(snapshot.kv_blocks_total * snapshot.block_size for snapshot in ready)
         self._engines[pool] = {snapshot.engine_id: snapshot for snapshot in snapshots}
         self._views[pool] = dataclasses.replace(self._views[pool], **changes)
+
+
+def _decode_or_none(decode: Callable[[bytes], T], message: bytes | None) -> T | None:
+    """None, too, for what a process of another version wrote: then what was known stays."""
+    try:
+        return None if message is None else decode(message)
+    except msgspec.MsgspecError:
+        return None

@@ -29,44 +29,33 @@ class WaitingRoom(Protocol):
 
 @dataclasses.dataclass(slots=True)
 class Choice:
-    """One sequence of a request: what has been delivered, and where the rest is being computed."""
+    """One sequence of a request: what has been delivered, and where the rest is being computed.
+
+    `submitted_at` is when the current attempt was last seen waiting in the inbox, `last_heard_at` when an engine last
+    said something of it; in seconds of the gateway's clock.
+    """
 
     key: SequenceKey
     params: SamplingParams
     detokenizer: Detokenizer
     stop_strings: StopStrings
+    submitted_at: float
+    last_heard_at: float
     attempt: int = 0
     entry_id: bytes | None = None
     """Of the current attempt's Submit in the inbox."""
     engine_id: EngineId | None = None
     """Who accepted the current attempt."""
-    submitted_at: float = 0.0
     generated_ids: list[int] = dataclasses.field(default_factory=list)
     num_unsent_tokens: int = 0
     last_token_at: float | None = None
     started: bool = False
+    """Whether any attempt was scheduled."""
     finished: bool = False
     finish_reason: Literal["stop", "length"] | None = None
     num_lost_engines: int = 0
     lost_at: float | None = None
     """Since when nothing runs it: its engine was lost, and none has accepted it again."""
-
-    def next_submit(self, generation: Generation, *, owner_id: OwnerId, now: float) -> Submit:
-        """Begin another attempt: what is left to compute after the tokens delivered so far."""
-        self.attempt += 1
-        self.entry_id = None
-        self.engine_id = None
-        self.submitted_at = now
-        return Submit(
-            key=self.key,
-            attempt=self.attempt,
-            owner_id=owner_id,
-            tenant=generation.tenant,
-            prompt_ids=generation.prompt_ids,
-            params=self.params,
-            generated_ids=list(self.generated_ids),
-            waited_seconds=0.0 if self.started else now - generation.arrived_at,
-        )
 
 
 @dataclasses.dataclass(slots=True)
@@ -77,6 +66,7 @@ class InFlight:
     choices: list[Choice]
     stream: GenerationStream
     permit: Permit | None
+    first_token_sent: bool = False
 
     @property
     def started(self) -> bool:
@@ -92,6 +82,26 @@ class InFlight:
     def finished(self) -> bool:
         """Whether all of its choices ended."""
         return all(choice.finished for choice in self.choices)
+
+    def next_submit(self, choice: Choice, *, owner_id: OwnerId, now: float) -> Submit:
+        """Begin another attempt at a choice: what is left to compute after the tokens delivered so far."""
+        choice.attempt += 1
+        choice.entry_id = None
+        choice.engine_id = None
+        choice.submitted_at = choice.last_heard_at = now
+        if self.started and choice.attempt > 1 and choice.lost_at is None:
+            choice.lost_at = now
+        return Submit(
+            key=choice.key,
+            attempt=choice.attempt,
+            owner_id=owner_id,
+            tenant=self.generation.tenant,
+            prompt_ids=self.generation.prompt_ids,
+            params=choice.params,
+            generated_ids=list(choice.generated_ids),
+            # A request that runs is past the waiting room, and its choices wait anew.
+            waited_seconds=0.0 if self.started else now - self.generation.arrived_at,
+        )
 
     def unfinished(self) -> list[Choice]:
         """The choices that go on."""

@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 FRAME_SECONDS = 0.5
 _LEASE_SECONDS = 5.0
+_DATABASE_SECONDS = 2.0
+"""Shorter than the lease: a database that is silent for longer has no answer."""
 _STANDBY_SECONDS = 1.0
 _ROUNDS_SECONDS = 2.0
 _LONGEST_BACKOFF_SECONDS = 5.0
@@ -135,7 +137,8 @@ class Monitor:
     async def _ask_database(self, question: Callable[[], Awaitable[T]]) -> T | None:
         """The answer, or None while the database gives none: frames go on without it."""
         try:
-            answer = await question()
+            async with asyncio.timeout(_DATABASE_SECONDS):
+                answer = await question()
         except Exception as error:  # Whatever a database driver raises.
             if self._database_works:
                 logger.warning("the database does not answer (%s): tunables are not reconciled meanwhile", error)

@@ -14,7 +14,6 @@ from serving.contracts.messages import AnnouncedTunables, Retune, encode
 
 logger = logging.getLogger(__name__)
 
-_LONGEST_CONTROL_STREAM = 1000
 
 # Two changes may be announced in the other order than they were stored in: the older one then comes too late.
 _SET_UNLESS_OLDER = """
@@ -45,4 +44,6 @@ def _announce(redis: Redis, pool: PoolName, announced: AnnouncedTunables) -> Non
         engine_id = EngineId(raw.decode() if isinstance(raw, bytes) else raw)
         # The streams of engines that are gone would be read by nobody.
         if redis.exists(keys.heartbeat(engine_id)):
-            redis.xadd(keys.control(engine_id), {keys.FIELD: message}, maxlen=_LONGEST_CONTROL_STREAM, approximate=True)
+            redis.xadd(
+                keys.control(engine_id), {keys.FIELD: message}, maxlen=keys.MAX_CONTROL_ENTRIES, approximate=True
+            )

@@ -49,6 +49,7 @@ class Heartbeat:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._beat_all, name="heartbeat", daemon=True)
         self.num_other_engines = 0
+        self.has_beaten = False
 
     def start(self) -> None:
         """Begin to beat."""
@@ -84,13 +85,16 @@ class Heartbeat:
             self._stopping.wait(BEAT_SECONDS)
 
     def _beat(self) -> None:
-        now = time.time()
         pipe = self._redis.pipeline(transaction=False)
         pipe.set(keys.heartbeat(self._engine_id), encode(self._snapshot()), px=int(LIFE_SECONDS * 1000))
-        pipe.zadd(keys.engines(self._pool), {self._engine_id: now})
-        pipe.zcount(keys.engines(self._pool), now - LIFE_SECONDS, "+inf")
-        *_, num_engines = pipe.execute()
-        was_alone, self.num_other_engines = self.num_other_engines == 0, max(0, int(num_engines) - 1)
+        pipe.time()
+        pipe.zrange(keys.engines(self._pool), 0, -1)
+        _, (seconds, _), ids = pipe.execute()
+        self._redis.zadd(keys.engines(self._pool), {self._engine_id: seconds})
+        others = [EngineId(raw.decode()) for raw in ids if raw.decode() != self._engine_id]
+        num_others = self._redis.exists(*map(keys.heartbeat, others)) if others else 0
+        was_alone, self.num_other_engines = self.num_other_engines == 0, int(num_others)
+        self.has_beaten = True
         if was_alone and self.num_other_engines > 0:
             self._mailbox.put(OthersJoined())
         if self._reachable_since is None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from serving.contracts.ids import EngineId, OwnerId, PoolName
-from serving.contracts.messages import Abort, Drain, EngineSnapshot, Retune, Submit
+from serving.contracts.messages import Abort, Drain, EngineSnapshot, Retune, Returned, Submit
 from serving.engine.engine import Engine
 from serving.worker.mailbox import Command, Leave, Mailbox, OthersJoined, OwnerLost
 from serving.worker.publisher import Publisher
@@ -27,6 +27,10 @@ class Identity:
     model: str
     device: str
     dtype: str
+
+
+class EngineBroken(Exception):
+    """The engine cannot compute any more; its process has to be started anew."""
 
 
 class EngineHost:
@@ -61,16 +65,30 @@ class EngineHost:
         return self._owners
 
     def run(self, *, drain_seconds: float) -> None:
-        """Step until told to leave, or until a drain has nothing left or took longer than `drain_seconds`."""
-        while not self._leaving:
+        """Step until told to leave, or until a drain has nothing left or took longer than `drain_seconds`.
+
+        What still lives then is handed back to its owners. Raises `EngineBroken` where steps fail one after another.
+        """
+        while not self._leaving and not self._has_drained() and not self._engine.is_broken:
             self._take_commands(drain_seconds)
+            # A step may be long: who waits for a word on its Submit, and for credits, need not wait for its end.
+            self._publisher.publish(self._engine.take_events())
+            self._look()
             self._publisher.publish(self._engine.step())
-            self._latest = self._take_snapshot()
-            self._owners = self._engine.owners
-            if self._has_drained():
-                break
+            self._look()
         self._publisher.publish(self._engine.hand_back())
+        self._look()
+        if self._engine.is_broken:
+            raise EngineBroken("the engine has failed several steps in a row and gives up")
+
+    def return_unread(self) -> None:
+        """Hand back the Submits that came in after the last step."""
+        left = [command for command in self._mailbox.take(timeout_seconds=0) if isinstance(command, Submit)]
+        self._publisher.publish([(submit.owner_id, Returned(submit.key, submit.attempt)) for submit in left])
+
+    def _look(self) -> None:
         self._latest = self._take_snapshot()
+        self._owners = self._engine.owners
 
     def _take_commands(self, drain_seconds: float) -> None:
         for command in self._mailbox.take(timeout_seconds=self._patience()):
@@ -90,9 +108,9 @@ class EngineHost:
             case Submit():
                 self._engine.submit(command)
             case Abort():
-                self._engine.abort(command.request_id, choice=command.choice)
+                self._engine.abort(command.key, attempt=command.attempt)
             case Retune():
-                self._engine.retune(command.version, command.tunables)
+                self._engine.retune(command.version, command.tunables, force=command.force)
             case Drain():
                 self._engine.drain()
             case OwnerLost():

@@ -89,6 +89,7 @@ class EngineWorker:
             self._host.run(drain_seconds=drain_seconds)
         finally:
             self._receiver.stop(timeout_seconds=_JOIN_SECONDS)
+            self._host.return_unread()
             self._publisher.stop(timeout_seconds=_JOIN_SECONDS)
             self._heartbeat.stop(timeout_seconds=_JOIN_SECONDS)
         logger.info("engine %s has left", self.engine_id)
@@ -108,10 +109,13 @@ class EngineWorker:
 
     def _credits(self) -> int | None:
         """Sequences that this engine may still take; None, without bound, while it is alone in its pool."""
+        if not self._heartbeat.has_beaten:
+            return 0  # not before it knows whether it is alone
         if self._heartbeat.num_other_engines == 0:
             return None
         snapshot = self.snapshot()
-        return self._engine.tunables.max_running - snapshot.num_running - snapshot.num_waiting
+        num_held = snapshot.num_running + snapshot.num_waiting + self._mailbox.num_submits
+        return self._engine.tunables.max_running - num_held
 
 
 def run_until_signalled(worker: EngineWorker, *, drain_seconds: float) -> None:

@@ -45,6 +45,12 @@ class Mailbox:
             self._commands.extend(commands)
             self._arrived.notify()
 
+    @property
+    def num_submits(self) -> int:
+        """Submits that the engine has not taken yet."""
+        with self._arrived:
+            return sum(isinstance(command, Submit) for command in self._commands)
+
     def take(self, *, timeout_seconds: float | None) -> list[Command]:
         """All commands in order; waits for the first, at most `timeout_seconds` (0 = not at all, None = for ever)."""
         with self._arrived:

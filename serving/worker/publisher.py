@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
@@ -21,7 +22,8 @@ StepEvents = Sequence[tuple[OwnerId, Event]]
 
 _MAX_QUEUED_STEPS = 10_000
 _MAX_REPLIES = 50_000
-"""Entries that an owner's reply stream may hold. An owner that lags further finds a gap and submits again."""
+"""Entries that an owner's reply stream may hold. An owner that lags further finds a gap, or silence, and submits
+again."""
 _LONGEST_BACKOFF_SECONDS = 2.0
 
 
@@ -54,7 +56,8 @@ class Publisher:
 
     def stop(self, *, timeout_seconds: float) -> None:
         """Send what is queued, then end the thread; gives up after `timeout_seconds`."""
-        self._steps.put(None)
+        with contextlib.suppress(queue.Full):
+            self._steps.put(None, timeout=timeout_seconds)
         self._thread.join(timeout_seconds)
 
     def _send_all(self) -> None:
@@ -69,6 +72,9 @@ class Publisher:
                     logger.warning("cannot publish: %s; trying again in %.1f s", error, backoff)
                     time.sleep(backoff)
                     backoff = min(backoff * 2, _LONGEST_BACKOFF_SECONDS)
+                except Exception:  # What cannot be sent at all is dropped; its owners notice.
+                    logger.exception("a step's events are dropped")
+                    break
 
     def _send(self, events: StepEvents) -> None:
         by_owner: dict[OwnerId, list[Event]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from serving.contracts import keys
+from serving.contracts.errors import DomainError
 from serving.contracts.ids import EngineId, PoolName
 from serving.contracts.messages import (
     SCHEMA_VERSION,
@@ -69,28 +71,27 @@ class Receiver:
         self._draining = True
 
     def stop(self, *, timeout_seconds: float) -> None:
-        """End the thread and delete the control stream; gives up after `timeout_seconds`."""
+        """End the thread; gives up after `timeout_seconds`."""
         self._stopping.set()
         self._thread.join(timeout_seconds)
+        with contextlib.suppress(RedisError, OSError):
+            self._redis.xgroup_delconsumer(self._inbox, keys.ENGINE_GROUP, self._engine_id)
 
     def _read_all(self) -> None:
         backoff = 0.1
+        has_groups = False
         while not self._stopping.is_set():
             try:
+                if not has_groups:
+                    self._make_groups()
+                    has_groups = True
                 self._read_once()
                 backoff = 0.1
-            except ResponseError as error:
-                if not str(error).startswith("NOGROUP"):
-                    logger.warning("cannot read: %s", error)
-                    self._stopping.wait(backoff)
-                self._make_groups()
-            except (RedisError, OSError) as error:
+            except Exception as error:  # Whatever it is, an engine that hears nothing is worth nothing: it goes on.
+                has_groups = False
                 logger.warning("cannot read: %s; trying again in %.1f s", error, backoff)
                 self._stopping.wait(backoff)
                 backoff = min(backoff * 2, _LONGEST_BACKOFF_SECONDS)
-            except Exception:
-                logger.exception("cannot read")
-                self._stopping.wait(backoff)
 
     def _make_groups(self) -> None:
         for stream in (self._inbox, self._control):
@@ -124,7 +125,7 @@ class Receiver:
     def _take_submit(self, message: bytes) -> None:
         try:
             submit = decode_submit(message)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, DomainError) as error:
             logger.error("an inbox entry is no Submit and was dropped: %s", error)
             return
         if submit.schema_version != SCHEMA_VERSION:
@@ -141,7 +142,7 @@ class Receiver:
     def _take_control(self, message: bytes) -> None:
         try:
             command = decode_control(message)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, DomainError) as error:
             logger.error("a control entry cannot be read and was dropped: %s", error)
             return
         if isinstance(command, Drain):

@@ -37,9 +37,9 @@ def test_tests_of_the_database_hold_on_postgresql(postgres_url: str) -> None:
 @pytest.mark.stack
 @pytest.mark.model
 def test_serves_and_keeps_its_versions_on_postgresql_and_a_redis_of_its_own(
-    own_stack: MakeStack, postgres_url: str, valkey: str
+    own_stack: MakeStack, fresh_postgres_url: str, valkey: str
 ) -> None:
-    stack = own_stack(DATABASE_URL=postgres_url, REDIS_URL=valkey).start()
+    stack = own_stack(DATABASE_URL=fresh_postgres_url, REDIS_URL=valkey).start()
     version = stack.tune(max_running=5)["version"]
     answer = httpx.post(
         f"{stack.url}/v1/completions",
@@ -89,14 +89,14 @@ def test_recovers_from_a_redis_that_restarts_empty_under_load(own_stack: MakeSta
 
 @pytest.mark.stack
 @pytest.mark.model
-def test_streams_hold_no_database_connection(own_stack: MakeStack, postgres_url: str, valkey: str) -> None:
-    stack = own_stack(DATABASE_URL=postgres_url, REDIS_URL=valkey).start()
+def test_streams_hold_no_database_connection(own_stack: MakeStack, fresh_postgres_url: str, valkey: str) -> None:
+    stack = own_stack(DATABASE_URL=fresh_postgres_url, REDIS_URL=valkey).start()
     stack.tune(max_running=1, max_queue_requests=200)
 
     def num_connections() -> int:
-        with psycopg.connect(postgres_url) as connection:
+        with psycopg.connect(fresh_postgres_url) as connection:
             count = connection.execute(
-                "SELECT count(*) FROM pg_stat_activity WHERE datname = 'footplate' AND pid <> pg_backend_pid()"
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
             ).fetchone()
         assert count is not None
         return int(count[0])

@@ -47,24 +47,26 @@ def start_worker(valkey: str, text_model: TextModel) -> Iterator[Callable[..., R
 @pytest.fixture
 async def start_gateway(valkey: str, text_model: TextModel) -> AsyncIterator[Callable[..., Any]]:
     """Starts gateways on the test's loop; all have stopped when the test ends."""
-    started: list[tuple[Gateway, AsyncRedis]] = []
+    started: list[tuple[Any, ...]] = []
 
     async def start(*, failover_seconds: float = 30.0, owner: str = "owner", url: str = valkey) -> Harness:
-        redis = AsyncRedis.from_url(url)
+        redis, reading_redis = AsyncRedis.from_url(url), AsyncRedis.from_url(url)
         observer, room = RecordingObserver(), RecordingRoom()
         gateway = Gateway(
             redis=redis,
+            reading_redis=reading_redis,
             owner_id=OwnerId(owner),
             text_models={POOL: text_model},
             waiting_room=room,
             observer=observer,
             failover_seconds=failover_seconds,
         )
-        started.append((gateway, redis))
+        started.append((gateway, redis, reading_redis))
         await gateway.start()
         return Harness(gateway, observer, room, text_model)
 
     yield start
-    for gateway, redis in started:
+    for gateway, *clients in started:
         await gateway.stop()
-        await redis.aclose()
+        for client in clients:
+            await client.aclose()

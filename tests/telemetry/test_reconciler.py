@@ -64,3 +64,18 @@ async def test_engine_that_came_round_is_told_of_the_next_change_at_once(redis: 
     await reconciler.reconcile(POOL, STORED, [snapshot(tunables_version=5)])
     await reconciler.reconcile(POOL, AnnouncedTunables(6, Tunables()), [snapshot(tunables_version=5)])
     assert [retune.version for retune in await sent_to(redis, snapshot()) if isinstance(retune, Retune)] == [5, 6]
+
+
+async def test_forces_its_version_on_a_pool_that_stays_ahead_of_the_database(
+    redis: Redis, reconciler: Reconciler, clock: Clock
+) -> None:
+    await redis.set(keys.announced_tunables(POOL), encode(AnnouncedTunables(9, Tunables())))
+    engine = snapshot(tunables_version=9)
+    for _ in range(8):
+        await reconciler.reconcile(POOL, STORED, [engine])
+        clock.now += 1.0
+    announced = await redis.get(keys.announced_tunables(POOL))
+    assert announced is not None
+    assert decode_announced(announced) == STORED
+    assert (await sent_to(redis, engine))[-1] == Retune(5, STORED.tunables, force=True)
+    assert (await sent_to(redis, engine))[0] == Retune(5, STORED.tunables)

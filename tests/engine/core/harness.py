@@ -14,6 +14,7 @@ from serving.contracts.messages import (
     Finished,
     Refused,
     Returned,
+    Scheduled,
     SequenceKey,
     Submit,
     Tokens,
@@ -135,6 +136,7 @@ class Ledger:
         self.tokens: dict[SequenceKey, list[int]] = {}
         self.endings: dict[SequenceKey, Event] = {}
         self.accepted: set[SequenceKey] = set()
+        self.started: set[SequenceKey] = set()
 
     def expect(self, request: Submit) -> None:
         """Note a Submit that supersedes whatever came under its key."""
@@ -142,6 +144,7 @@ class Ledger:
         self.tokens[request.key] = list(request.generated_ids)
         self.endings.pop(request.key, None)
         self.accepted.discard(request.key)
+        self.started.discard(request.key)
 
     def hear(self, owner_id: OwnerId, event: Event) -> None:
         request = self.submitted[event.key]
@@ -153,9 +156,14 @@ class Ledger:
         match event:
             case Accepted():
                 self.accepted.add(event.key)
+            case Scheduled():
+                assert event.key in self.accepted
+                assert event.key not in self.started, "it was scheduled for the first time twice"
+                assert event.age_seconds >= 0
+                self.started.add(event.key)
             case Tokens():
                 tokens = self.tokens[event.key]
-                assert event.key in self.accepted
+                assert event.key in self.started
                 assert event.token_ids
                 assert event.start_index == len(tokens)
                 assert (event.timings is not None) == (len(tokens) == len(request.generated_ids))
@@ -189,6 +197,11 @@ class World:
         for request in requests:
             self.ledger.expect(request)
             self.engine.submit(request)
+
+    def abort(self, name: str, *choices: int, attempt: int = 1000) -> None:
+        """Abort choices of a request (the first, where none is named), up to an attempt."""
+        for choice in choices or (0,):
+            self.engine.abort(SequenceKey(RequestId(name), choice), attempt=attempt)
 
     def retune(self, **changes: Any) -> None:
         self.tunables = self.tunables.changed(changes)

@@ -6,12 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from serving.contracts.ids import OwnerId, RequestId
+from serving.contracts.ids import OwnerId
 from serving.contracts.messages import Finished
 from serving.engine.plan import StepPlan
 from tests.engine.core.harness import World, submit
-
-A = RequestId("a")
 
 
 def _waiting(world: World) -> None:
@@ -48,8 +46,8 @@ def _preempted(world: World) -> None:
 def test_aborts_in_any_state(reach: Callable[[World], None]) -> None:
     world = World(num_blocks=16, tunables={"max_prefill_chunk": 8})
     reach(world)
-    world.engine.abort(A)
-    world.engine.abort(A)
+    world.abort("a")
+    world.abort("a")
     world.step()
     assert world.reason("a") == "abort"
     assert "a" not in world.members()
@@ -65,7 +63,7 @@ def test_aborts_while_its_step_is_in_flight(last: bool) -> None:
     world.step(2)
 
     def abort(plan: StepPlan) -> None:
-        world.engine.abort(A)
+        world.abort("a")
 
     world.runner.before_run = abort
     world.step()
@@ -79,7 +77,7 @@ def test_aborts_while_its_step_is_in_flight(last: bool) -> None:
 def test_aborting_what_has_finished_says_nothing(world: World) -> None:
     world.submit(submit("a", max_tokens=2, ignore_eos=True))
     world.run()
-    world.engine.abort(A)
+    world.abort("a")
     assert world.step() == []
     assert world.reason("a") == "length"
 
@@ -92,14 +90,14 @@ def test_every_way_to_end_frees_each_block_once(world: World) -> None:
         submit("a", max_tokens=500, ignore_eos=True),
     )
     world.step(3)
-    world.engine.abort(A)
+    world.abort("a")
     world.run()
     assert [world.reason(name) for name in ("eos", "length", "stop", "a")] == ["stop", "length", "stop", "abort"]
     world.check_ended()
 
 
 def test_an_abort_that_comes_before_its_submits_ends_them_all(world: World) -> None:
-    world.engine.abort(A)
+    world.abort("a", 0, 1, 2)
     world.submit(*[submit("a", choice=i) for i in range(3)], submit("b"))
     events = world.step()
     assert [event.reason for event in events if isinstance(event, Finished) and event.key.request_id == "a"] == [
@@ -112,27 +110,27 @@ def test_an_abort_that_comes_before_its_submits_ends_them_all(world: World) -> N
 
 def test_remembers_the_last_ten_thousand_aborts_and_no_more(world: World) -> None:
     for i in range(10_001):
-        world.engine.abort(RequestId(f"gone{i}"))
+        world.abort(f"gone{i}")
     world.submit(submit("gone0", max_tokens=1), submit("gone1"), submit("gone10000"))
     world.run()
     assert [world.reason(name) for name in ("gone0", "gone1", "gone10000")] == ["length", "abort", "abort"]
 
 
-def test_aborts_every_choice_of_a_request(world: World) -> None:
-    world.retune(max_running=3)
-    world.submit(*[submit("a", choice=i, seed=i, max_tokens=50, ignore_eos=True) for i in range(5)])
+def test_an_abort_of_an_older_attempt_leaves_the_newer_one_alone(world: World) -> None:
+    world.submit(submit("a", attempt=2, max_tokens=9, ignore_eos=True))
     world.step(2)
-    world.engine.abort(A)
-    world.step()
-    assert [world.reason("a", i) for i in range(5)] == ["abort"] * 5
+    world.abort("a", attempt=1)
+    world.engine.submit(submit("a", attempt=1, max_tokens=9, ignore_eos=True))
+    world.run()
+    assert world.reason("a") == "length"
     world.check_ended()
 
 
 def test_aborts_one_choice_and_leaves_the_others_alone(world: World) -> None:
-    world.engine.abort(A, choice=2)
+    world.abort("a", 2)
     world.submit(*[submit("a", choice=i, seed=i, max_tokens=9, ignore_eos=True) for i in range(3)])
     world.step(2)
-    world.engine.abort(A, choice=0)
+    world.abort("a", 0)
     world.run()
     assert [world.reason("a", i) for i in range(3)] == ["abort", "length", "abort"]
     world.check_ended()
@@ -154,7 +152,7 @@ def test_a_mass_abort_leaves_the_counts_at_zero(world: World) -> None:
     world.submit(*[submit(f"r{i}", max_tokens=50, ignore_eos=True) for i in range(200)])
     world.step(3)
     for i in range(200):
-        world.engine.abort(RequestId(f"r{i}"))
+        world.abort(f"r{i}")
     world.step()
     world.check_ended()
     assert world.engine.next_wakeup() is None

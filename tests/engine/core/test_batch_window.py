@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from serving.contracts.ids import RequestId
+from serving.contracts.messages import SequenceKey
 from serving.contracts.tunables import Tunables
 from serving.engine.plan import StepResult
 from serving.engine.scheduler import Scheduler
@@ -110,7 +111,7 @@ def test_preempted_sequences_wait_for_no_company() -> None:
         world.step()
     world.retune(batch_window_ms=10_000)
     world.submit(submit("late", max_tokens=1))
-    world.engine.abort(RequestId("a"))
+    world.abort("a")
     world.step()
     assert set(world.members()) == {"b"}
     assert world.tokens("late") == []
@@ -131,6 +132,6 @@ def test_wakes_up_for_a_preempted_sequence_though_others_wait_for_company() -> N
         scheduler.update(plan, StepResult([[5] for _ in plan.chunks]), 0.0)
     scheduler.retune(tunables.changed({"batch_window_ms": 10_000}))
     scheduler.add(submit("late"), 0.0)
-    scheduler.abort(RequestId("a"), 0.0)
+    scheduler.abort(SequenceKey(RequestId("a"), 0), 0.0, attempt=1)
     assert (scheduler.num_running, scheduler.num_waiting) == (0, 2)
     assert scheduler.next_wakeup(1.0) == 1.0

@@ -131,7 +131,7 @@ def test_what_never_ran_spent_its_whole_time_queueing(world: World) -> None:
     world.submit(submit("a"))
     world.step()
     world.now += 4.0
-    world.engine.abort(submit("a").key.request_id)
+    world.abort("a")
     world.step()
     ending = world.ending("a")
     assert isinstance(ending, Finished)

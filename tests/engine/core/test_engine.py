@@ -73,7 +73,7 @@ def test_tunables_take_effect_in_the_next_step(world: World) -> None:
 def test_what_commands_caused_is_told_by_the_next_step(world: World) -> None:
     world.retune(batch_window_ms=10_000)
     world.submit(submit("a"), submit("b", prompt=[]))
-    world.engine.abort(submit("a").key.request_id)
+    world.abort("a")
     assert world.engine.has_work
     assert world.engine.next_wakeup() == world.now
     events = world.step()

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from serving.contracts.ids import OwnerId, RequestId
+from serving.contracts.ids import OwnerId
 from serving.contracts.messages import Finished, Submit
 from serving.contracts.tunables import describe
 from serving.engine.plan import StepPlan
@@ -97,12 +97,12 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(data=st.data(), what=st.sampled_from(["abort", "abort choice", "abort unseen", "lose owner"]))
     def abandon(self, data: st.DataObject, what: str) -> None:
         if what == "abort":
-            self.world.engine.abort(self._pick(data).key.request_id)
+            self.world.abort(self._pick(data).key.request_id, *range(4))
         elif what == "abort choice":
             key = self._pick(data).key
-            self.world.engine.abort(key.request_id, choice=key.choice)
+            self.world.abort(key.request_id, key.choice)
         elif what == "abort unseen":
-            self.world.engine.abort(RequestId(f"r{self.num_requests + 2}"))
+            self.world.abort(f"r{self.num_requests + 2}")
         else:
             self.world.engine.abort_owner(data.draw(_OWNERS))
 
@@ -137,7 +137,7 @@ class EngineMachine(RuleBasedStateMachine):
                 raise RuntimeError("scripted failure")
             request = self.world.ledger.submitted[data.draw(st.sampled_from(plan.chunks)).key]
             if what == "abort":
-                self.world.engine.abort(request.key.request_id)
+                self.world.abort(request.key.request_id, *range(4))
             elif what == "fail row":
                 self.world.runner.failing_keys = {request.key}
             elif what == "resubmit":

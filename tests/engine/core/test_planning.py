@@ -76,7 +76,7 @@ def test_prefill_takes_what_decodes_leave_over_whatever_its_share() -> None:
 
 def test_decodes_take_what_prefill_leaves_over_whatever_its_share() -> None:
     world = _crowd(1.0, num_decoding=20)
-    world.engine.abort(submit("long").key.request_id)
+    world.abort("long")
     world.submit(submit("short", prompt=3))
     world.step()
     assert (world.plan.num_prefill_tokens, world.plan.num_decode_tokens) == (3, 20)
