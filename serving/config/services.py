@@ -64,7 +64,7 @@ async def build_services(settings: Any) -> Services:
 
     Raises `ModelTextProblem`, naming folder and file, where the model's folder cannot be used.
     """
-    redis, reading_redis = _connect(settings.REDIS_URL), _connect(settings.REDIS_URL)
+    redis, reading_redis = connect(settings.REDIS_URL), connect(settings.REDIS_URL)
     owner_id = OwnerId(f"web-{socket.gethostname()}-{uuid.uuid4().hex[:12]}")
     folder, pool = Path(settings.FOOTPLATE_MODEL), PoolName(settings.FOOTPLATE_POOL)
     text_model = await asyncio.to_thread(TextModel.load, folder)
@@ -94,7 +94,7 @@ async def build_services(settings: Any) -> Services:
     )
 
 
-def _connect(url: str) -> Redis:
+def connect(url: str) -> Redis:
     """A client that waits for a free connection instead of failing when many requests come at once.
 
     Its socket's patience is longer than the longest blocking read: what hangs longer is as good as gone.

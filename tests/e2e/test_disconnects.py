@@ -64,6 +64,16 @@ def test_mass_disconnect_of_running_and_waiting_leaves_no_permit(
         stack.tune(max_running=32, max_queue_requests=256)
 
 
+def test_two_hundred_streams_that_leave_at_once_leave_nothing(stack: Stack) -> None:
+    before = stack.wait_until_idle()["outcomes"].get("aborted", 0)
+    connections = [open_stream(stack) for _ in range(200)]
+    stack.wait_for(lambda s: s["num_running"] + s["num_waiting"] == 200)
+    for connection in connections:
+        connection.close()
+    _assert_generation_stops(stack)
+    stack.wait_for(lambda s: s["outcomes"]["aborted"] == before + 200 and s["outcomes"]["running"] == 0)
+
+
 def test_all_choices_find_a_place_or_none(stack: Stack, client: openai.OpenAI, model: str) -> None:
     stack.wait_until_idle()
     stack.tune(max_queue_requests=15)

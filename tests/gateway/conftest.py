@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from redis.asyncio import Redis as AsyncRedis
 
+from serving.config.services import connect
 from serving.contracts.ids import OwnerId
 from serving.gateway.core import Gateway
 from serving.gateway.text.tokenizer import TextModel
@@ -50,7 +50,7 @@ async def start_gateway(valkey: str, text_model: TextModel) -> AsyncIterator[Cal
     started: list[tuple[Any, ...]] = []
 
     async def start(*, failover_seconds: float = 30.0, owner: str = "owner", url: str = valkey) -> Harness:
-        redis, reading_redis = AsyncRedis.from_url(url), AsyncRedis.from_url(url)
+        redis, reading_redis = connect(url), connect(url)
         observer, room = RecordingObserver(), RecordingRoom()
         gateway = Gateway(
             redis=redis,

@@ -113,6 +113,58 @@ async def test_closing_at_once_after_asking_leaves_nothing_behind(harness: tuple
     assert gateway.observer.outcomes == ["aborted"] * 20 + ["finished:stop"]
 
 
+async def test_hundreds_of_streams_may_come_and_go_at_once(harness: tuple[Harness, RunningWorker]) -> None:
+    gateway, running = harness
+    running.runner.step_seconds = 0.02
+    running.runner.scripts[1] = gateway.tokens("word " * 600)
+    streams = [gateway.ask(1, max_tokens=600) for _ in range(300)]
+    await eventually(lambda: running.snapshot().num_running + running.snapshot().num_waiting == 300)
+    for stream in streams:
+        await stream.aclose()
+    await eventually(lambda: is_idle(running))
+    assert gateway.observer.outcomes == ["aborted"] * 300
+
+
+async def test_engine_listens_again_after_whatever_stopped_it(
+    harness: tuple[Harness, RunningWorker], valkey: str
+) -> None:
+    gateway, running = harness
+    running.runner.scripts[1] = gateway.tokens("fine")
+    redis = Redis.from_url(valkey)
+    redis.delete(keys.inbox(POOL))
+    redis.set(keys.inbox(POOL), "no stream")
+    await asyncio.sleep(1.0)
+    redis.delete(keys.inbox(POOL))
+    texts, _ = await read(gateway.ask(1))
+    assert texts == {0: "fine"}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_an_engine_whose_every_step_fails_leaves(start_worker: StartWorker, start_gateway: StartGateway) -> None:
+    broken, gateway = start_worker(), await start_gateway()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(broken.runner, "scripts", None)
+        for _ in range(3):
+            _, error = await read_until_error(gateway.ask(1))
+            assert isinstance(error, EngineFailure)
+    await asyncio.to_thread(broken.thread.join, 20)
+    assert not broken.thread.is_alive()
+
+
+async def test_a_request_that_runs_is_past_the_queues_longest_wait(
+    start_worker: StartWorker, start_gateway: StartGateway, valkey: str
+) -> None:
+    tunables = Tunables(max_queue_wait_ms=300, max_prefill_chunk=1)
+    Redis.from_url(valkey).set(keys.announced_tunables(POOL), encode(AnnouncedTunables(3, tunables)))
+    running, gateway = start_worker(step_seconds=0.05), await start_gateway()
+    running.runner.scripts[1] = gateway.tokens("fine")
+    stream = gateway.ask(1, prompt="a long prompt " * 10)
+    await stream.started()
+    assert stream.usage.completion_tokens == 0
+    texts, _ = await read(stream)
+    assert texts == {0: "fine"}
+
+
 async def test_permit_goes_back_when_the_request_is_first_scheduled(harness: tuple[Harness, RunningWorker]) -> None:
     gateway, running = harness
     running.runner.scripts[1] = gateway.tokens("word " * 300)

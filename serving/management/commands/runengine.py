@@ -26,6 +26,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         # Only this process and those that import or measure a model pay for torch.
         from serving.management.engine_runner import build_runner
+        from serving.worker.host import EngineBroken
         from serving.worker.lifecycle import EngineWorker, run_until_signalled
 
         def connect() -> Redis:
@@ -44,4 +45,7 @@ class Command(BaseCommand):
             device=options["device"],
             dtype=options["dtype"],
         )
-        run_until_signalled(worker, drain_seconds=settings.FOOTPLATE_DRAIN_SECONDS)
+        try:
+            run_until_signalled(worker, drain_seconds=settings.FOOTPLATE_DRAIN_SECONDS)
+        except EngineBroken as broken:
+            raise CommandError(str(broken)) from None
