@@ -32,7 +32,7 @@ async def create_completion(request: HttpRequest, body: CompletionRequest) -> Ht
     pool = find_pool_for(services_of(request), body)
     prompts = [
         Prompt(
-            estimate_prompt_tokens(prompt, max_context_tokens=pool.max_context_tokens),
+            estimate_prompt_tokens(prompt, max_context_tokens=pool.max_model_len),
             functools.partial(_tokenise_prompt, pool.text_model, prompt),
         )
         for prompt in prompts_of(body)
@@ -53,7 +53,7 @@ async def create_chat_completion(request: HttpRequest, body: ChatCompletionReque
     template = services.chat_templates[pool.model]
     messages = messages_of(body)
     prompt = Prompt(
-        estimate_chat_tokens(messages, max_context_tokens=pool.max_context_tokens),
+        estimate_chat_tokens(messages, max_context_tokens=pool.max_model_len),
         functools.partial(_tokenise_messages, pool.text_model, template, messages),
     )
     shape = ChatShape(

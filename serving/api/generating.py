@@ -105,7 +105,7 @@ async def _start(request: HttpRequest, body: GenerationRequest, *, pool: PoolVie
 
 
 def _params_of(body: GenerationRequest, pool: PoolView, *, num_prompt_tokens: int, seed: int) -> SamplingParams:
-    return sampling_of(body, num_prompt_tokens=num_prompt_tokens, max_context_tokens=pool.max_context_tokens, seed=seed)
+    return sampling_of(body, num_prompt_tokens=num_prompt_tokens, max_context_tokens=pool.max_model_len, seed=seed)
 
 
 def _request_id_of(scope: RequestScope, index: int) -> RequestId:

@@ -28,9 +28,7 @@ async def get_model(request: HttpRequest, model: str) -> HttpResponse:
 def _models(request: HttpRequest) -> list[Model]:
     views = services_of(request).gateway.pools()
     unique = {view.model: view for view in reversed(views)}
-    return [
-        Model(id=name, created=_CREATED, max_model_len=view.max_context_tokens) for name, view in sorted(unique.items())
-    ]
+    return [Model(id=name, created=_CREATED, max_model_len=view.max_model_len) for name, view in sorted(unique.items())]
 
 
 def _json(body: Model | ModelList) -> HttpResponse:

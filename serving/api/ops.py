@@ -24,7 +24,7 @@ async def list_pools(request: HttpRequest) -> HttpResponse:
     for pool in stored:
         view = views.get(pool["name"])
         pool["num_engines"] = view.num_engines if view is not None else 0
-        pool["max_model_len"] = view.max_context_tokens if view is not None else None
+        pool["max_model_len"] = view.max_model_len if view is not None else None
     return _json({"data": stored})
 
 

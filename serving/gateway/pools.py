@@ -20,13 +20,13 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PoolView:
-    """A pool as last seen. `kv_tokens` is the smallest engine's KV capacity, None while no engine was ever seen."""
+    """A pool as last seen. `max_model_len` bounds prompt and answer together: the engines' own limit, by model and KV
+    pool; the model's while no engine was ever seen."""
 
     name: PoolName
     text_model: TextModel
     tunables: Tunables
     max_model_len: int
-    kv_tokens: int | None
     num_engines: int
 
     @property
@@ -39,17 +39,12 @@ class PoolView:
         """Whether anything can run a request now."""
         return self.num_engines > 0
 
-    @property
-    def max_context_tokens(self) -> int:
-        """The longest prompt and answer together that can run here."""
-        return min(self.max_model_len, self.kv_tokens or self.max_model_len)
-
 
 class PoolWatcher:
     """Owns the pools' views and the set of engines that live; on the gateway's event loop.
 
-    `max_model_len` and KV capacity outlive the engines that reported them, so that a request is judged by the same
-    bounds while an engine restarts.
+    `max_model_len` outlives the engines that reported it, so that a request is judged by the same bound while an engine
+    restarts.
     """
 
     def __init__(self, redis: Redis, text_models: Mapping[PoolName, TextModel]) -> None:
@@ -60,7 +55,6 @@ class PoolWatcher:
                 text_model=text_model,
                 tunables=Tunables(),
                 max_model_len=text_model.max_model_len,
-                kv_tokens=None,
                 num_engines=0,
             )
             for name, text_model in text_models.items()
@@ -100,7 +94,6 @@ class PoolWatcher:
             changes["tunables"] = known.tunables
         if ready:
             changes["max_model_len"] = min(snapshot.max_model_len for snapshot in ready)
-            changes["kv_tokens"] = min(snapshot.kv_blocks_total * snapshot.block_size for snapshot in ready)
         self._engines[pool] = {snapshot.engine_id: snapshot for snapshot in snapshots}
         self._views[pool] = dataclasses.replace(self._views[pool], **changes)
 

@@ -110,11 +110,6 @@ class IntervalRecorder:
         self._num_in_flight -= 1
         self._num_running -= was_running
 
-    def count_turned_away(self, outcome: str) -> None:
-        """A request was refused before it was let in: submitted and ended in one."""
-        self._counts["submitted"] += 1
-        self._counts[outcome] += 1
-
     def count_tokens(self, *, prompt: int, completion: int) -> None:
         """Tokens of a request that ended."""
         self._counts["prompt_tokens"] += prompt

@@ -165,9 +165,7 @@ def text_model(model_folder: Path) -> Iterator[TextModel]:
 @pytest.fixture
 async def services(valkey: str, model_folder: Path, text_model: TextModel) -> AsyncIterator[ScriptedServices]:
     redis, blocking = Redis.from_url(valkey), BlockingRedis.from_url(valkey)
-    view = PoolView(
-        name=POOL, text_model=text_model, tunables=Tunables(), max_model_len=CONTEXT, kv_tokens=None, num_engines=1
-    )
+    view = PoolView(name=POOL, text_model=text_model, tunables=Tunables(), max_model_len=CONTEXT, num_engines=1)
     door = Door(redis)
     yield ScriptedServices(
         redis=redis,

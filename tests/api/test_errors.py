@@ -201,7 +201,7 @@ async def test_exactly_the_context_fits_and_chat_takes_the_rest(
 async def test_kv_pool_smaller_than_the_context_is_the_limit(
     client: httpx.AsyncClient, gateway: ScriptedGateway
 ) -> None:
-    gateway.change_view(kv_tokens=96)
+    gateway.change_view(max_model_len=96)
     response = await client.post("/v1/completions", json={"model": MODEL, "prompt": "x" * 90, "max_tokens": 7})
     assert "96" in error_of(response, status=400)["message"]
     response = await client.post("/v1/completions", json={"model": MODEL, "prompt": "x" * 90, "max_tokens": 6})

@@ -41,7 +41,8 @@ def test_counts_are_of_the_batch_and_totals_since_the_start(recorder: IntervalRe
     first = recorder.flush()
     recorder.count_ended("finished:stop", was_running=True)
     recorder.count_tokens(prompt=7, completion=3)
-    recorder.count_turned_away("refused:queue_full")
+    recorder.count_submitted()
+    recorder.count_ended("refused:queue_full", was_running=False)
     second = recorder.flush()
     assert first is not None
     assert second is not None
@@ -64,7 +65,8 @@ def test_change_of_gauges_alone_is_published(recorder: IntervalRecorder) -> None
 def test_idle_owner_shows_every_five_seconds_that_it_lives(recorder: IntervalRecorder, clock: Clock) -> None:
     clock.now += 100
     assert recorder.flush() is None  # it has nothing to restore yet
-    recorder.count_turned_away("refused:queue_full")
+    recorder.count_submitted()
+    recorder.count_ended("refused:queue_full", was_running=False)
     batch = recorder.flush()
     assert batch is not None
     clock.now += 4.9
@@ -77,7 +79,8 @@ def test_idle_owner_shows_every_five_seconds_that_it_lives(recorder: IntervalRec
 
 def test_batch_survives_its_encoding(recorder: IntervalRecorder) -> None:
     recorder.record_itl(0.25)
-    recorder.count_turned_away("refused:queue_full")
+    recorder.count_submitted()
+    recorder.count_ended("refused:queue_full", was_running=False)
     batch = recorder.flush()
     assert batch is not None
     assert decode_batch(encode_batch(batch)) == batch
@@ -102,7 +105,8 @@ def test_books_balance_at_every_flush(actions: list[tuple[str, int]]) -> None:
             recorder.count_ended(OUTCOMES[choice % 4], was_running=was_running)
             waiting, running = waiting - (not was_running), running - was_running
         elif action == "refuse":
-            recorder.count_turned_away("refused:queue_full")
+            recorder.count_submitted()
+            recorder.count_ended("refused:queue_full", was_running=False)
         elif action == "flush":
             batch = recorder.flush()
             if batch is None:

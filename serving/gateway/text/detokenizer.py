@@ -23,11 +23,8 @@ class Detokenizer:
     grow with the text.
     """
 
-    def __init__(self, model: TextModel, *, delivered_ids: Iterable[int] = ()) -> None:
-        """`delivered_ids` are tokens whose text was given already, by an earlier attempt: they are context only, and a
-        character that they begin is completed by the next ones."""
+    def __init__(self, model: TextModel) -> None:
         self._state = _make_state(model.decoding)
-        self._state.push(delivered_ids)
 
     def push(self, token_ids: Iterable[int]) -> str:
         """The text that these tokens complete; may be empty. Special and unknown tokens make none."""
