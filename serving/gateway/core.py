@@ -16,10 +16,11 @@ from serving.contracts.errors import DomainError, Unavailable
 from serving.contracts.ids import OwnerId, PoolName, RequestId
 from serving.contracts.messages import SequenceKey, Submit
 from serving.gateway.calloffs import CallOffs
+from serving.gateway.caretaker import Caretaker
 from serving.gateway.delivery import Delivery, Verdict
 from serving.gateway.failover import Failover
 from serving.gateway.generation import Generation
-from serving.gateway.link import EngineLink, is_after
+from serving.gateway.link import EngineLink
 from serving.gateway.observer import RequestObserver
 from serving.gateway.pools import PoolView, PoolWatcher
 from serving.gateway.requests import Choice, InFlight, Permit, WaitingRoom
@@ -33,8 +34,6 @@ logger = logging.getLogger(__name__)
 _TICK_SECONDS = 0.25
 _RENEW_EVERY_TICKS = 12
 _LONGEST_BACKOFF_SECONDS = 2.0
-_GRACE_SECONDS = 4.0
-"""Longer than an engine lives without a heartbeat: so long after an outage, a missing heartbeat means nothing."""
 
 
 class Gateway:
@@ -65,12 +64,19 @@ class Gateway:
         self._clock = clock
         self._requests: dict[RequestId, InFlight] = {}
         self._delivery = Delivery(observer=observer, clock=clock)
-        self._failover = Failover(failover_seconds=failover_seconds)
+        self._caretaker = Caretaker(
+            link=self._link,
+            watcher=self._watcher,
+            call_offs=self._call_offs,
+            failover=Failover(failover_seconds=failover_seconds),
+            requests=self._requests,
+            fail=self._fail,
+            resubmit=lambda request, choice: self._submit(request, [choice]),
+            clock=clock,
+        )
         self._loops: list[asyncio.Task[None]] = []
         self._errands: set[asyncio.Task[None]] = set()
         self._stopping = False
-        self._outage_since: float | None = None
-        self._reachable_since = clock()
 
     # --- life ---
 
@@ -260,67 +266,9 @@ class Gateway:
         await self._persist("keep house", tick)
 
     async def _tick(self, *, renew: bool) -> None:
-        try:
-            remembered = await self._link.beat()
-            await self._watcher.refresh()
-        except (RedisError, OSError):
-            self._endure_outage()
-            raise
-        now = self._clock()
-        # What engines said in an outage's last moments may never have been written down.
-        lost = not remembered or self._outage_since is not None
-        if lost:
-            self._reachable_since = now
-            self._link.read_again()
-            if self._requests:
-                logger.warning("Redis was away or has forgotten this process: what runs is submitted again")
-        read_up_to = await self._look_at_inboxes(now)
-        for request in list(self._requests.values()):
-            self._check(request, now=now, lost=lost, read_up_to=read_up_to)
-        self._outage_since = None
-        await self._call_offs.flush()
+        await self._caretaker.look()
         if renew:
             await self._waiting_room.renew([r.permit for r in self._requests.values() if r.permit is not None])
-
-    def _endure_outage(self) -> None:
-        now = self._clock()
-        self._outage_since = now if self._outage_since is None else self._outage_since
-        if now - self._outage_since > self._failover.patience_seconds:
-            for request in list(self._requests.values()):
-                self._fail(request, Unavailable("the queue has been out of reach for too long"))
-
-    async def _look_at_inboxes(self, now: float) -> dict[PoolName, bytes | None]:
-        """How far engines have read the inboxes of those choices whose acceptance is late."""
-        late = {
-            request.generation.pool
-            for request in self._requests.values()
-            if any(self._failover.is_overdue(choice, now=now) for choice in request.unfinished())
-        }
-        return {pool: await self._link.read_up_to(pool) for pool in late}
-
-    def _check(self, request: InFlight, *, now: float, lost: bool, read_up_to: Mapping[PoolName, bytes | None]) -> None:
-        pool = request.generation.pool
-        can_judge = now - self._reachable_since > _GRACE_SECONDS
-        for choice in request.unfinished():
-            gone = lost
-            if pool in read_up_to and self._failover.is_overdue(choice, now=now):
-                if choice.entry_id is not None and is_after(choice.entry_id, read_up_to[pool]):
-                    choice.submitted_at = now  # it waits in the inbox, as it may
-                else:
-                    gone = True
-            verdict = self._failover.judge(
-                request,
-                choice,
-                now=now,
-                tunables=self._watcher.view(pool).tunables,
-                living=self._watcher.engine_ids(pool) if can_judge else None,
-                lost=gone,
-            )
-            if isinstance(verdict, DomainError):
-                self._fail(request, verdict)
-                return
-            if verdict == "resubmit":
-                self._submit(request, [choice])
 
     async def _persist(self, what: str, once: Callable[[], Coroutine[Any, Any, None]]) -> None:
         backoff = 0.1
