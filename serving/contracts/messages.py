@@ -82,7 +82,7 @@ class EngineTimings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="a", array_like=True):
-    """The engine has taken the sequence into its waiting queue."""
+    """The engine has the sequence. Said when it comes, and again every few seconds while it lives."""
 
     key: SequenceKey
     attempt: int

@@ -65,6 +65,10 @@ class Engine:
         self._tunables_version = version
         self._scheduler.retune(tunables)
 
+    def remind(self) -> None:
+        """Tell the owners of all that lives here that it does."""
+        self._scheduler.remind()
+
     def drain(self) -> None:
         """Refuse what comes from now on, hand back what never started, finish the rest. `has_work` tells when done."""
         self._scheduler.drain()

@@ -181,6 +181,11 @@ class Scheduler:
         for sequence in self._roster.owned_by(owner_id):
             self._finish(sequence, "abort", now)
 
+    def remind(self) -> None:
+        """Say of every live sequence that it is in good hands: silence would mean that word of it was lost."""
+        for sequence in self._roster:
+            self._tell(sequence, Accepted(sequence.key, sequence.attempt))
+
     def retune(self, tunables: Tunables) -> None:
         """Use other tunables from the next `schedule` on."""
         self._tunables = tunables

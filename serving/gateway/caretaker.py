@@ -45,6 +45,7 @@ class Caretaker:
         self._resubmit = resubmit
         self._clock = clock
         self._outage_since: float | None = None
+        self._has_lost = False
         self._reachable_since = clock()
 
     async def look(self) -> None:
@@ -57,7 +58,7 @@ class Caretaker:
             raise
         now = self._clock()
         # What engines said in an outage's last moments may never have been written down.
-        lost = not remembered or self._outage_since is not None
+        lost = self._has_lost = self._has_lost or not remembered or self._outage_since is not None
         if lost:
             self._reachable_since = now
             self._link.read_again()
@@ -67,6 +68,7 @@ class Caretaker:
         for request in list(self._requests.values()):
             self._check(request, now=now, lost=lost, read_up_to=read_up_to)
         self._outage_since = None
+        self._has_lost = False
         await self._call_offs.flush()
 
     def _endure_outage(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from serving.contracts.errors import DomainError, Unavailable
+from serving.contracts.errors import DomainError, EngineFailure, Unavailable
 from serving.contracts.ids import OwnerId, PoolName, RequestId
 from serving.contracts.messages import SequenceKey, Submit
 from serving.gateway.calloffs import CallOffs
@@ -95,6 +95,7 @@ class Gateway:
             await end_task(task)
         self._loops = []
         await asyncio.gather(*self._errands, return_exceptions=True)
+        await self._tell_call_offs()
         with contextlib.suppress(RedisError):
             await self._link.leave()
 
@@ -235,7 +236,12 @@ class Gateway:
                 choice = request.choices[event.key.choice]
                 if choice.finished or event.attempt != choice.attempt:
                     continue
-                self._apply(request, choice, self._delivery.deliver(request, choice, event, engine_id=reply.engine_id))
+                try:
+                    verdict = self._delivery.deliver(request, choice, event, engine_id=reply.engine_id)
+                except Exception:  # One request's text is no reason to lose what is said of all the others.
+                    logger.exception("cannot deliver to %s", event.key.request_id)
+                    verdict = EngineFailure("the answer cannot be turned into text")
+                self._apply(request, choice, verdict)
 
     def _apply(self, request: InFlight, choice: Choice, verdict: Verdict) -> None:
         if isinstance(verdict, DomainError):

@@ -12,6 +12,9 @@ from serving.gateway.requests import Choice, InFlight
 ACCEPT_SECONDS = 10.0
 """An engine that has read a Submit says so before its next step: after so long the Submit is taken for lost."""
 
+SILENCE_SECONDS = 60.0
+"""An engine repeats every few seconds, between two steps, what it holds: of what it says nothing it knows nothing."""
+
 MAX_LOST_ENGINES = 3
 """A request that has seen so many engines die may well be what kills them."""
 
@@ -19,8 +22,7 @@ MAX_LOST_ENGINES = 3
 class Failover:
     """Judges choices that have not ended. Owns no state but its limit; called on the gateway's event loop.
 
-    Nobody is judged dead while Redis itself is out of reach, nor soon after: its caller sees to that. An engine that
-    lives and says nothing of a running choice for long has said it in vain.
+    Nobody is judged dead while Redis itself is out of reach, nor soon after: its caller sees to that.
     """
 
     def __init__(self, *, failover_seconds: float) -> None:
@@ -51,12 +53,15 @@ class Failover:
             return Unavailable(f"its engine was lost, and no other took it within {self.patience_seconds:g} s")
         if lost:
             return "resubmit"
-        if choice.engine_id is None or living is None:
+        if living is None:
+            return None
+        if choice.engine_id is None:
+            if request.started and choice.lost_at is None and not living:
+                choice.lost_at = now
             return None
         if choice.engine_id not in living:
             choice.num_lost_engines += 1
             if choice.num_lost_engines >= MAX_LOST_ENGINES:
                 return EngineFailure(f"given up after {choice.num_lost_engines} engines died while running it")
             return "resubmit"
-        is_silent = choice.started and now - choice.last_heard_at > self.patience_seconds
-        return "resubmit" if is_silent else None
+        return "resubmit" if now - choice.last_heard_at > SILENCE_SECONDS else None

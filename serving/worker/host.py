@@ -15,6 +15,7 @@ from serving.worker.mailbox import Command, Leave, Mailbox, OthersJoined, OwnerL
 from serving.worker.publisher import Publisher
 
 _IDLE_SECONDS = 1.0
+_REMIND_SECONDS = 5.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,7 @@ class EngineHost:
         self._started_at = clock()
         self._leaving = False
         self._drain_deadline: float | None = None
+        self._reminded_at = self._started_at
         self._latest = self._take_snapshot()
         self._owners: frozenset[OwnerId] = frozenset()
 
@@ -71,9 +73,11 @@ class EngineHost:
         """
         while not self._leaving and not self._has_drained() and not self._engine.is_broken:
             self._take_commands(drain_seconds)
+            self._remind_owners()
             # A step may be long: who waits for a word on its Submit, and for credits, need not wait for its end.
             self._publisher.publish(self._engine.take_events())
             self._look()
+            self._mailbox.settle()
             self._publisher.publish(self._engine.step())
             self._look()
         self._publisher.publish(self._engine.hand_back())
@@ -85,6 +89,11 @@ class EngineHost:
         """Hand back the Submits that came in after the last step."""
         left = [command for command in self._mailbox.take(timeout_seconds=0) if isinstance(command, Submit)]
         self._publisher.publish([(submit.owner_id, Returned(submit.key, submit.attempt)) for submit in left])
+
+    def _remind_owners(self) -> None:
+        if self._clock() - self._reminded_at >= _REMIND_SECONDS:
+            self._reminded_at = self._clock()
+            self._engine.remind()
 
     def _look(self) -> None:
         self._latest = self._take_snapshot()

@@ -113,8 +113,9 @@ class EngineWorker:
             return 0  # not before it knows whether it is alone
         if self._heartbeat.num_other_engines == 0:
             return None
+        num_on_their_way = self._mailbox.num_submits  # first: what moves on meanwhile then counts twice, not never
         snapshot = self.snapshot()
-        num_held = snapshot.num_running + snapshot.num_waiting + self._mailbox.num_submits
+        num_held = snapshot.num_running + snapshot.num_waiting + num_on_their_way
         return self._engine.tunables.max_running - num_held
 
 

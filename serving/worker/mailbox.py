@@ -37,6 +37,7 @@ class Mailbox:
 
     def __init__(self) -> None:
         self._commands: list[Command] = []
+        self._num_unsettled = 0
         self._arrived = threading.Condition()
 
     def put(self, *commands: Command) -> None:
@@ -47,9 +48,14 @@ class Mailbox:
 
     @property
     def num_submits(self) -> int:
-        """Submits that the engine has not taken yet."""
+        """Submits that no snapshot of the engine's counts yet: those here, and those taken since `settle`."""
         with self._arrived:
-            return sum(isinstance(command, Submit) for command in self._commands)
+            return self._num_unsettled + sum(isinstance(command, Submit) for command in self._commands)
+
+    def settle(self) -> None:
+        """What was taken is in the engine's counts now."""
+        with self._arrived:
+            self._num_unsettled = 0
 
     def take(self, *, timeout_seconds: float | None) -> list[Command]:
         """All commands in order; waits for the first, at most `timeout_seconds` (0 = not at all, None = for ever)."""
@@ -57,4 +63,5 @@ class Mailbox:
             if not self._commands and timeout_seconds != 0:
                 self._arrived.wait(timeout_seconds)
             taken, self._commands = self._commands, []
+            self._num_unsettled += sum(isinstance(command, Submit) for command in taken)
         return taken

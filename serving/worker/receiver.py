@@ -58,6 +58,7 @@ class Receiver:
         self._mailbox = mailbox
         self._publisher = publisher
         self._num_credits = num_credits
+        self._read_ids: dict[bytes, list[bytes]] = {}
         self._stopping = threading.Event()
         self._draining = False
         self._thread = threading.Thread(target=self._read_all, name="receiver", daemon=True)
@@ -114,13 +115,15 @@ class Receiver:
             block=_BLOCK_MS if num_credits is None or num_credits > 0 else 20,
             noack=True,
         )
+        # Taken first, deleted then: what a broken connection leaves undeleted is deleted the next time.
         for stream, entries in _pairs(answer):
-            if not entries:
-                continue
-            self._redis.xdel(stream, *[entry_id for entry_id, _ in entries])
             take = self._take_submit if stream.decode() == self._inbox else self._take_control
-            for _, fields in entries:
-                take(fields[keys.FIELD])
+            for entry_id, fields in entries:
+                self._read_ids.setdefault(stream, []).append(entry_id)
+                take(fields.get(keys.FIELD, b""))
+        for stream, entry_ids in list(self._read_ids.items()):
+            self._redis.xdel(stream, *entry_ids)
+            del self._read_ids[stream]
 
     def _take_submit(self, message: bytes) -> None:
         try:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from serving.contracts.messages import Finished, Tokens
+from serving.contracts.messages import Accepted, Finished, Tokens
 from serving.contracts.tunables import Tunables
 from serving.engine.plan import PlannedChunk, StepResult
 from serving.engine.scheduler import Scheduler
@@ -137,3 +137,15 @@ def test_what_never_ran_spent_its_whole_time_queueing(world: World) -> None:
     assert isinstance(ending, Finished)
     assert ending.timings.queue_seconds == 4.0
     assert ending.timings.prefill_seconds == ending.timings.decode_seconds == 0.0
+
+
+def test_reminds_owners_of_all_that_lives_and_of_nothing_else(world: World) -> None:
+    world.retune(max_running=1)
+    world.submit(
+        submit("done", max_tokens=1, ignore_eos=True), submit("runs", max_tokens=9, ignore_eos=True), submit("waits")
+    )
+    while not world.tokens("runs"):
+        world.step()
+    world.engine.remind()
+    reminded = [event.key.request_id for _, event in world.engine.take_events() if isinstance(event, Accepted)]
+    assert sorted(reminded) == ["runs", "waits"]

@@ -1,0 +1,99 @@
+"""When a choice is submitted again, and when it is given up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from serving.contracts.errors import EngineFailure, QueueTimeout, Unavailable
+from serving.contracts.ids import EngineId, RequestId
+from serving.contracts.messages import SequenceKey
+from serving.contracts.sampling import SamplingParams
+from serving.contracts.tunables import Tunables
+from serving.gateway.failover import ACCEPT_SECONDS, MAX_LOST_ENGINES, SILENCE_SECONDS, Failover
+from serving.gateway.generation import Generation
+from serving.gateway.requests import Choice, InFlight
+from serving.gateway.stream import GenerationStream
+from serving.gateway.text.detokenizer import Detokenizer
+from serving.gateway.text.stop_strings import StopStrings
+from serving.gateway.text.tokenizer import TextModel
+from tests.gateway.harness import POOL
+
+ENGINE = EngineId("engine")
+PATIENCE = 30.0
+
+
+@pytest.fixture
+def request_in_flight(text_model: TextModel) -> InFlight:
+    """A request of one choice that arrived, and was submitted, at second 0."""
+    params = SamplingParams(max_tokens=5, seed=0)
+    generation = Generation(
+        request_id=RequestId("r"), pool=POOL, tenant="t", prompt_ids=[1], params=(params,), stop=(), arrived_at=0.0
+    )
+    choice = Choice(
+        key=SequenceKey(RequestId("r"), 0),
+        params=params,
+        detokenizer=Detokenizer(text_model),
+        stop_strings=StopStrings(()),
+        submitted_at=0.0,
+        last_heard_at=0.0,
+        attempt=1,
+    )
+    stream = GenerationStream(num_prompt_tokens=1, num_choices=1, on_close=lambda: None)
+    return InFlight(generation=generation, choices=[choice], stream=stream, permit=None)
+
+
+def judge(request: InFlight, **given: Any) -> Any:
+    failover = Failover(failover_seconds=PATIENCE)
+    facts = {"now": 1.0, "tunables": Tunables(), "living": frozenset({ENGINE}), "lost": False} | given
+    return failover.judge(request, request.choices[0], **facts)
+
+
+def test_waits_in_peace(request_in_flight: InFlight) -> None:
+    assert judge(request_in_flight) is None
+
+
+def test_what_nobody_took_in_time_is_refused(request_in_flight: InFlight) -> None:
+    assert isinstance(judge(request_in_flight, now=2.0, tunables=Tunables(max_queue_wait_ms=1000)), QueueTimeout)
+
+
+def test_what_an_engine_took_is_the_engines_to_refuse(request_in_flight: InFlight) -> None:
+    request_in_flight.choices[0].engine_id = ENGINE
+    assert judge(request_in_flight, now=2.0, tunables=Tunables(max_queue_wait_ms=1000)) is None
+
+
+def test_goes_on_elsewhere_when_its_engine_dies_but_not_for_ever(request_in_flight: InFlight) -> None:
+    choice = request_in_flight.choices[0]
+    choice.started = True
+    for _ in range(MAX_LOST_ENGINES - 1):
+        choice.engine_id = ENGINE
+        assert judge(request_in_flight, living=frozenset()) == "resubmit"
+    assert isinstance(judge(request_in_flight, living=frozenset()), EngineFailure)
+
+
+def test_nobody_is_judged_dead_while_nothing_is_known(request_in_flight: InFlight) -> None:
+    request_in_flight.choices[0].engine_id = ENGINE
+    assert judge(request_in_flight, living=None) is None
+    assert request_in_flight.choices[0].num_lost_engines == 0
+
+
+def test_silence_of_a_living_engine_means_that_word_was_lost(request_in_flight: InFlight) -> None:
+    request_in_flight.choices[0].engine_id = ENGINE
+    assert judge(request_in_flight, now=SILENCE_SECONDS - 1) is None
+    assert judge(request_in_flight, now=SILENCE_SECONDS + 1) == "resubmit"
+
+
+def test_a_running_request_does_not_wait_for_ever_for_an_engine(request_in_flight: InFlight) -> None:
+    request_in_flight.choices[0].started = True
+    assert judge(request_in_flight, now=5.0, living=frozenset()) is None
+    assert judge(request_in_flight, now=5.0 + PATIENCE - 1, living=frozenset()) is None
+    assert isinstance(judge(request_in_flight, now=5.0 + PATIENCE + 1, living=frozenset()), Unavailable)
+
+
+def test_acceptance_is_overdue_only_while_nobody_has_accepted(request_in_flight: InFlight) -> None:
+    failover, choice = Failover(failover_seconds=PATIENCE), request_in_flight.choices[0]
+    assert not failover.is_overdue(choice, now=ACCEPT_SECONDS - 1)
+    assert failover.is_overdue(choice, now=ACCEPT_SECONDS + 1)
+    choice.engine_id = ENGINE
+    assert not failover.is_overdue(choice, now=ACCEPT_SECONDS + 1)
