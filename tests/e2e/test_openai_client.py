@@ -91,7 +91,7 @@ def test_ignored_eos_runs_to_the_length(client: openai.OpenAI, model: str) -> No
 
 
 def test_first_bytes_arrive_long_before_the_last(stack: Stack) -> None:
-    body = {"model": "SmolLM2-135M-Instruct", "prompt": STORY, "max_tokens": 96, "ignore_eos": True, "stream": True}
+    body = {"model": "SmolLM2-135M-Instruct", "prompt": STORY, "max_tokens": 200, "ignore_eos": True, "stream": True}
     arrivals: list[float] = []
     start = time.monotonic()
     headers = {**stack.headers, "Accept-Encoding": "gzip"}
@@ -102,8 +102,8 @@ def test_first_bytes_arrive_long_before_the_last(stack: Stack) -> None:
         assert "content-encoding" not in answer.headers
         assert answer.headers["x-request-id"].startswith("req_")
         arrivals.extend(time.monotonic() - start for line in answer.iter_lines() if line.startswith("data: {"))
-    assert len(arrivals) >= 80
-    assert arrivals[0] < arrivals[-1] * 0.5
+    assert len(arrivals) >= 160
+    assert arrivals[0] < arrivals[-1] * 0.2
 
 
 def test_errors_come_in_the_clients_own_classes(client: openai.OpenAI, model: str, stack: Stack) -> None:
