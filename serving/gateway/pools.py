@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from collections.abc import Mapping
+from typing import Any, cast
 
-import msgspec
 from redis.asyncio import Redis
 
 from serving.contracts import keys
+from serving.contracts.decoding import decode_or_none
 from serving.contracts.ids import EngineId, PoolName
 from serving.contracts.messages import EngineSnapshot, decode_announced, decode_snapshot
 from serving.contracts.tunables import Tunables
 from serving.gateway.text.tokenizer import TextModel
-
-T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,20 +85,12 @@ class PoolWatcher:
         ids = [EngineId(raw.decode()) for raw in raw_ids]
         names = [keys.announced_tunables(pool), *map(keys.heartbeat, ids)]
         announced, *beats = cast("list[bytes | None]", await self._redis.mget(names))
-        snapshots = [snapshot for beat in beats if (snapshot := _decode_or_none(decode_snapshot, beat)) is not None]
+        snapshots = [snapshot for beat in beats if (snapshot := decode_or_none(decode_snapshot, beat)) is not None]
         ready = [snapshot for snapshot in snapshots if snapshot.state == "ready"]
         changes: dict[str, Any] = {"num_engines": len(ready)}
-        if (known := _decode_or_none(decode_announced, announced)) is not None:
+        if (known := decode_or_none(decode_announced, announced)) is not None:
             changes["tunables"] = known.tunables
         if ready:
             changes["max_model_len"] = min(snapshot.max_model_len for snapshot in ready)
         self._engines[pool] = {snapshot.engine_id: snapshot for snapshot in snapshots}
         self._views[pool] = dataclasses.replace(self._views[pool], **changes)
-
-
-def _decode_or_none(decode: Callable[[bytes], T], message: bytes | None) -> T | None:
-    """None, too, for what a process of another version wrote: then what was known stays."""
-    try:
-        return None if message is None else decode(message)
-    except msgspec.MsgspecError:
-        return None

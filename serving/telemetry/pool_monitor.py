@@ -9,10 +9,10 @@ import msgspec
 from redis.asyncio import Redis
 
 from serving.contracts import keys
+from serving.contracts.decoding import decode_or_none
 from serving.contracts.ids import OwnerId, PoolName
 from serving.contracts.messages import EngineSnapshot
 from serving.telemetry.books import read_books
-from serving.telemetry.decoding import decode_or_none
 from serving.telemetry.engines import TokenRates, live_engines
 from serving.telemetry.frames import WINDOW_SECONDS, Frame, decode_frame, encode_frame, summarise_intervals
 from serving.telemetry.intervals import decode_batch

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from redis.asyncio import Redis
 
 from serving.contracts import keys
+from serving.contracts.decoding import decode_or_none
 from serving.contracts.ids import EngineId, PoolName
 from serving.contracts.messages import AnnouncedTunables, EngineSnapshot, Retune, decode_announced, encode
-from serving.telemetry.decoding import decode_or_none
 
 logger = logging.getLogger(__name__)
 

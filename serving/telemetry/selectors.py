@@ -8,10 +8,10 @@ import msgspec
 from redis.asyncio import Redis
 
 from serving.contracts import keys
+from serving.contracts.decoding import decode_or_none
 from serving.contracts.ids import PoolName
 from serving.contracts.messages import EngineSnapshot, decode_announced, decode_submit
 from serving.telemetry.books import read_books
-from serving.telemetry.decoding import decode_or_none
 from serving.telemetry.engines import live_engines
 from serving.telemetry.frames import IntervalSummaries, decode_frame
 
