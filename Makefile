@@ -4,34 +4,48 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo $$p; break; fi; done)
 PY := .venv/bin/python
 MANAGE := $(PY) manage.py
+FRONTEND := $(PY) serving/config/frontend.py
 PYTEST := $(PY) -m pytest
 
 # Only the tools' own settings decide what a check says, not the shell that calls it.
 CHECKED := env -u DATABASE_URL -u REDIS_URL -u FOOTPLATE_MODEL -u HOST -u PORT
 PRODUCTION := $(CHECKED) FOOTPLATE_TLS=1 FOOTPLATE_DEBUG=0 HOST=0.0.0.0 ALLOWED_HOSTS=footplate.example
 
+# Quick tests run side by side, each process with one thread of arithmetic; the others need the machine for themselves.
+QUICK := not model and not stack and not browser and not waits and not long
+RUN_QUICK := $(CHECKED) OMP_NUM_THREADS=1 $(PYTEST) -q -n 3 --dist worksteal -m "$(QUICK)"
+
 .DEFAULT_GOAL := help
-.PHONY: help serve check static-checks test test-long environment test-environment python
+.PHONY: help serve bench-console check static-checks script-tests test test-long
+.PHONY: environment test-environment frontend test-frontend browser python
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | while IFS='	' read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
 
-serve: environment ## run everything on this machine; Ctrl-C drains and stops it
+serve: frontend ## run everything on this machine; Ctrl-C drains and stops it
 	@exec $(MANAGE) serve --stop-with-parent
 
-test: test-environment static-checks ## all checks and tests but the longest
-	@$(CHECKED) $(PYTEST) -m "not long"
+test: static-checks script-tests browser ## all checks and tests but the longest
+	@$(RUN_QUICK)
+	@$(CHECKED) $(PYTEST) -m "not ($(QUICK)) and not long"
 
-check: test-environment static-checks ## the quick part of `make test`
-	@$(CHECKED) $(PYTEST) -q -m "not model and not stack and not long"
+check: static-checks script-tests ## the quick part of `make test`
+	@$(RUN_QUICK)
 
-test-long: test-environment ## tests that take longer than 20 minutes
+test-long: test-frontend browser ## tests that take longer than 20 minutes
 	@$(CHECKED) $(PYTEST) -m long
 
-static-checks: test-environment
+bench-console: test-frontend browser ## measure what the console costs browser and web process
+	@$(CHECKED) $(PY) -m tests.e2e.bench_console
+
+script-tests: test-frontend
+	@$(FRONTEND) node --test --test-reporter=spec tests/js/*.test.js
+
+static-checks: test-frontend
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	$(FRONTEND) node node_modules/typescript/bin/tsc --project jsconfig.json
 	$(PY) -c 'from importlinter.cli import lint_imports_command; lint_imports_command()' --no-logo --no-cache
 	@home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT && \
 	echo "manage.py makemigrations --check; manage.py check --deploy" && \
@@ -43,6 +57,15 @@ environment: python
 
 test-environment: python
 	@$(PYTHON) serving/config/virtualenv.py test
+
+frontend: environment
+	@$(FRONTEND) run
+
+test-frontend: test-environment
+	@$(FRONTEND) test
+
+browser: test-environment
+	@$(PY) tests/browsers.py
 
 python:
 	@if [ -z "$(PYTHON)" ]; then echo "footplate: Python 3.11 or newer is needed; none was found" >&2; exit 1; fi

@@ -11,14 +11,13 @@ from django.http import HttpRequest
 from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 
-from serving.admission.door import Door
 from serving.admission.drain import DrainState
 from serving.admission.services import Principal
 from serving.contracts.ids import RequestId
 from serving.gateway.generation import ChoiceDelta, Generation, Usage
-from serving.gateway.observer import RequestObserver
 
 if TYPE_CHECKING:
+    from serving.api.starting import Starter
     from serving.gateway.pools import PoolView
 
 
@@ -81,15 +80,12 @@ class ApiServices(Protocol):
     def gateway(self) -> RequestGateway: ...
 
     @property
-    def door(self) -> Door: ...
+    def starter(self) -> Starter: ...
 
     @property
     def chat_templates(self) -> Mapping[str, Template]:
         """By the model's name, one for each that is served."""
         ...
-
-    @property
-    def observer(self) -> RequestObserver: ...
 
     @property
     def drain(self) -> DrainState: ...

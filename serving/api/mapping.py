@@ -61,7 +61,7 @@ def decide_max_tokens(request: GenerationRequest, *, num_prompt_tokens: int, max
 
 
 def sampling_of(
-    request: GenerationRequest, *, num_prompt_tokens: int, max_context_tokens: int, seed: int
+    request: GenerationRequest, num_prompt_tokens: int, *, max_context_tokens: int, seed: int
 ) -> SamplingParams:
     """How each choice is sampled. Raises `InvalidValue` and `ContextLengthExceeded`."""
     return SamplingParams(
@@ -106,15 +106,19 @@ def prompts_of(request: CompletionRequest) -> list[str | list[int]]:
 
 def estimate_prompt_tokens(prompt: str | list[int], *, max_context_tokens: int) -> int:
     """Tokens that a prompt is taken to have before it is tokenised, within what the context can hold."""
-    guess = len(prompt) if isinstance(prompt, list) else len(prompt.encode()) // _BYTES_A_TOKEN
+    guess = len(prompt) if isinstance(prompt, list) else _num_bytes(prompt) // _BYTES_A_TOKEN
     return max(1, min(guess, max_context_tokens))
 
 
 def estimate_chat_tokens(messages: list[dict[str, Any]], *, max_context_tokens: int) -> int:
     """As `estimate_prompt_tokens`, for a conversation."""
-    num_bytes = sum(len((message["content"] or "").encode()) for message in messages)
+    num_bytes = sum(_num_bytes(message["content"] or "") for message in messages)
     guess = num_bytes // _BYTES_A_TOKEN + _MESSAGE_OVERHEAD_TOKENS * len(messages)
     return max(1, min(guess, max_context_tokens))
+
+
+def _num_bytes(text: str) -> int:
+    return len(text.encode(errors="surrogatepass"))  # half a pair is refused where the text is tokenised
 
 
 def messages_of(request: ChatCompletionRequest) -> list[dict[str, Any]]:

@@ -69,6 +69,7 @@ async def roll_back_tunables(request: HttpRequest, pool: str, body: Rollback) ->
         reason=body.reason or "",
         author=_author_of(request),
         redis=services_of(request).blocking_redis,
+        based_on=body.based_on,
     )
     await services_of(request).gateway.refresh_pools()
     return _json(_describe(version))

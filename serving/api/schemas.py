@@ -162,3 +162,6 @@ class Rollback(StrictModel):
 
     version: int = _admitting("the number of a stored version", default=..., ge=1, le=_INT32)
     reason: str | None = _admitting("a text of up to 500 characters", about="Why", max_length=500)
+    based_on: int | None = _admitting(
+        "the number of a version", about="Refuse to roll back where another version is in force by now", ge=1
+    )

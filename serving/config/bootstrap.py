@@ -22,6 +22,8 @@ from django.db.migrations.executor import MigrationExecutor
 
 from serving.admission.keys import SCOPES
 from serving.admission.services import create_key
+from serving.config import static_files
+from serving.config.frontend import Frontend
 from serving.config.processes import signal_group, start_child
 from serving.tuning.services import ensure_pool
 
@@ -118,8 +120,14 @@ def prepare_database(report: Callable[[str], None], *, with_accounts: bool) -> b
 
 
 def collect_static_files() -> None:
-    """Copy what browsers load to where it is served from; files that are there already are left alone."""
-    call_command("collectstatic", interactive=False, verbosity=0)
+    """Copy what browsers load to where it is served from. Raises `StartProblem` where a part of it is missing."""
+    if missing := Frontend(settings.BASE_DIR).missing_files():
+        raise StartProblem(f"static/vendor has no {missing[0]}; `make serve` installs what the console's pages load")
+    try:
+        static_files.collect()
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise StartProblem(f"what browsers load cannot be put in {settings.STATIC_ROOT} ({reason})") from None
 
 
 def console_url(host: str, port: int) -> str:

@@ -10,15 +10,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from channels.layers import get_channel_layer
 from redis import Redis as BlockingRedis
 from redis.asyncio import BlockingConnectionPool, Redis
 
 from serving.admission.door import Door
 from serving.admission.drain import DrainState
+from serving.api.prompting import Prompter
+from serving.api.starting import Starter
 from serving.contracts.ids import OwnerId, PoolName
 from serving.gateway.core import Gateway
 from serving.gateway.text.chat_template import ChatTemplate
 from serving.gateway.text.tokenizer import TextModel
+from serving.telemetry.feed import LiveFeed
 from serving.telemetry.meter import RequestMeter
 
 _MAX_CONNECTIONS = 32
@@ -36,7 +40,9 @@ class Services:
     reading_redis: Redis
     blocking_redis: BlockingRedis
     gateway: Gateway
-    door: Door
+    starter: Starter
+    prompter: Prompter
+    feed: LiveFeed
     text_models: Mapping[PoolName, TextModel]
     chat_templates: Mapping[str, ChatTemplate]
     observer: RequestMeter
@@ -46,11 +52,20 @@ class Services:
     async def start(self) -> None:
         """Begin to serve. Raises Redis's errors where it cannot be reached."""
         await self.gateway.start()
+        await self.feed.start()
         self.observer.start()
 
-    async def close(self) -> None:
-        """End what still runs with an error to its client, publish the last figures, and close every connection."""
+    async def end_requests(self) -> None:
+        """Tell the consoles to connect again elsewhere, then end what still runs with an error to its client.
+
+        Idempotent.
+        """
+        await self.feed.close()
         await self.gateway.stop()
+
+    async def close(self) -> None:
+        """End what still runs, publish the last figures, and close every connection."""
+        await self.end_requests()
         await self.observer.stop()
         for text_model in self.text_models.values():
             text_model.close()
@@ -71,6 +86,8 @@ async def build_services(settings: Any) -> Services:
     text_models = {pool: text_model}
     door = Door(redis)
     observer = RequestMeter(redis, owner_id=owner_id, pools=text_models)
+    drain = DrainState()
+    chat_templates = {text_model.name: ChatTemplate.load(folder)}
     gateway = Gateway(
         redis=redis,
         reading_redis=reading_redis,
@@ -80,16 +97,19 @@ async def build_services(settings: Any) -> Services:
         observer=observer,
         failover_seconds=settings.FOOTPLATE_FAILOVER_SECONDS,
     )
+    starter = Starter(gateway=gateway, door=door, observer=observer, drain=drain)
     return Services(
         redis=redis,
         reading_redis=reading_redis,
         blocking_redis=BlockingRedis.from_url(settings.REDIS_URL, socket_timeout=5),
         gateway=gateway,
-        door=door,
+        starter=starter,
+        prompter=Prompter(starter=starter, chat_templates=chat_templates),
+        feed=LiveFeed(get_channel_layer()),
         text_models=text_models,
-        chat_templates={text_model.name: ChatTemplate.load(folder)},
+        chat_templates=chat_templates,
         observer=observer,
-        drain=DrainState(),
+        drain=drain,
         header_hold_seconds=settings.FOOTPLATE_HEADER_HOLD_SECONDS,
     )
 

@@ -96,6 +96,10 @@ TEMPLATES = [
 STATIC_URL = "/static/"
 STATIC_ROOT = FOOTPLATE_HOME / "static"
 STATICFILES_DIRS = [BASE_DIR / "static"]
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "serving.config.static_files.HashedStaticFiles"},
+}
 USE_TZ = True
 TIME_ZONE = "UTC"
 LANGUAGE_CODE = "en"
@@ -147,10 +151,14 @@ EMBEDDED_VALKEY = not _given_redis_url
 """Whether `serve` starts a Valkey of its own."""
 EMBEDDED_VALKEY_SOCKET = embedded_socket(FOOTPLATE_HOME)
 REDIS_URL = _given_redis_url or f"unix://{EMBEDDED_VALKEY_SOCKET}"
+# Over publish and subscribe: what a killed process leaves behind is nothing.
 CHANNEL_LAYERS = {
     "default": {
-        "BACKEND": "channels_redis.core.RedisChannelLayer",
-        "CONFIG": {"hosts": [REDIS_URL], "prefix": "footplate:channels"},
+        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+        "CONFIG": {
+            "hosts": [{"address": REDIS_URL, "socket_timeout": 5, "socket_connect_timeout": 2}],
+            "prefix": "footplate:channels:",
+        },
     }
 }
 
@@ -180,5 +188,10 @@ LOGGING = {
         "handlers": ["stderr"],
         "level": _env.choice("FOOTPLATE_LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR")),
     },
-    "loggers": {"daphne": {"level": "WARNING"}, "celery": {"level": "WARNING"}},
+    "loggers": {
+        "daphne": {"level": "WARNING"},
+        "celery": {"level": "WARNING"},
+        # A traceback a second while Redis is away; serving.telemetry.subscription says it in one line.
+        "channels_redis.pubsub": {"level": "CRITICAL"},
+    },
 }

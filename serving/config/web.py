@@ -33,7 +33,7 @@ def run_web() -> None:
         raise WebCannotStart(f"Redis does not answer ({error})") from None
     lifecycle = Lifecycle(
         begin_drain=services.drain.begin,
-        end_requests=services.gateway.stop,
+        end_requests=services.end_requests,
         close=services.close,
         drain_seconds=settings.FOOTPLATE_DRAIN_SECONDS,
     )

@@ -13,24 +13,32 @@ import errno
 import logging
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from daphne.http_protocol import HTTPFactory
 from daphne.server import Server
 from daphne.server import reactor as _daphne_reactor
-from daphne.ws_protocol import WebSocketFactory
 from twisted.logger import globalLogBeginner
 
 from serving.config.http_bounds import BoundedChannel, BoundedRequest, HttpBounds
+from serving.config.websocket_bounds import BoundedWebSocket, BoundedWebSocketFactory, WebSocketBounds
 
 logger = logging.getLogger(__name__)
 reactor: Any = _daphne_reactor
 
 _LAST_WORDS_SECONDS = 5.0
 """How long requests that were ended by us may take to send their last event."""
+_FAREWELL_SECONDS = 2.0
+"""How long clients of websockets may take to agree to a close, and applications to end after that."""
+_CANCEL_SECONDS = 5.0
+"""How long what is cancelled may take to clean up after itself."""
 _FLUSH_SECONDS = 0.1
 """What the last answers' bytes get to leave the sockets' buffers before the sockets are closed."""
+
+
+_RESTARTING = 1012
+"""The close code of a service that restarts: clients connect again."""
 
 
 class AddressInUse(Exception):
@@ -103,7 +111,16 @@ class _BoundedFactory(HTTPFactory):
 class WebServer(Server):
     """Owns the connections and the stop of a web process, on the reactor's thread."""
 
-    def __init__(self, application: Any, *, listener: socket.socket, bounds: HttpBounds, lifecycle: Lifecycle) -> None:
+    def __init__(
+        self,
+        application: Any,
+        *,
+        listener: socket.socket,
+        bounds: HttpBounds,
+        lifecycle: Lifecycle,
+        websocket_bounds: WebSocketBounds | None = None,
+    ) -> None:
+        websocket_bounds = websocket_bounds or WebSocketBounds()
         super().__init__(
             application,
             endpoints=["adopted"],
@@ -111,10 +128,14 @@ class WebServer(Server):
             request_buffer_size=65_536,
             server_name="",
             verbosity=0,
+            websocket_timeout=-1,
+            websocket_connect_timeout=websocket_bounds.accept_seconds,
+            ping_interval=websocket_bounds.ping_seconds,
         )
         self.connections: dict[Any, dict[str, Any]] = {}
         self._listener = listener
         self._bounds = bounds
+        self._websocket_bounds = websocket_bounds
         self._lifecycle = lifecycle
         self._hasten = asyncio.Event()
         self._drain: asyncio.Task[None] | None = None
@@ -123,14 +144,7 @@ class WebServer(Server):
         """Serve until a stop signal has been obeyed."""
         loop = server_loop()
         self.http_factory = _BoundedFactory(self, self._bounds)
-        self.ws_factory = WebSocketFactory(self, server="footplate")
-        self.ws_factory.setProtocolOptions(
-            autoPingTimeout=self.ping_timeout,
-            allowNullOrigin=False,
-            openHandshakeTimeout=self.websocket_handshake_timeout,
-            maxMessagePayloadSize=self.websocket_max_message_size,
-            maxFramePayloadSize=self.websocket_max_frame_size,
-        )
+        self.ws_factory = BoundedWebSocketFactory(self, self._websocket_bounds)
         with contextlib.suppress(AssertionError):  # twisted's log begins once a process
             globalLogBeginner.beginLoggingTo([lambda _: None], redirectStandardIO=False, discardBuffer=True)
         reactor.callLater(1, self.application_checker)
@@ -158,6 +172,19 @@ class WebServer(Server):
             for protocol, details in self.connections.items()
         )
 
+    def create_application(self, protocol: Any, scope: dict[str, Any]) -> Any:
+        """Begin to run the application for one request or websocket."""
+        # Daphne lets any client set the root path by a header.
+        queue = super().create_application(protocol, {**scope, "root_path": self.root_path})
+        if isinstance(protocol, BoundedWebSocket):
+            self.connections[protocol]["application_instance"].add_done_callback(protocol.application_ended)
+        return queue
+
+    def protocol_disconnected(self, protocol: Any) -> None:
+        """Note that a connection is gone. Daphne says so twice of a refused handshake, and may have forgotten it."""
+        if protocol in self.connections:
+            super().protocol_disconnected(protocol)
+
     def kill_all_applications(self) -> Any:
         """Cancel what is left when the reactor stops: open websockets, and requests that would not end."""
         for details in self.connections.values():
@@ -172,12 +199,41 @@ class WebServer(Server):
                 logger.warning("Ending %d requests that outlasted the drain", self.num_active_requests)
             await self._lifecycle.end_requests()
             await self._wait_until_idle(_LAST_WORDS_SECONDS)
+            await self._end_websockets()
+            await self._cancel_applications()
             await self._lifecycle.close()
             await asyncio.sleep(_FLUSH_SECONDS)
         except Exception:
             logger.exception("Draining failed; stopping all the same")
         finally:
             reactor.stop()
+
+    async def _end_websockets(self) -> None:
+        """Close those that the application did not close itself, and wait for both ends to take note."""
+        sockets = [protocol for protocol in self.connections if isinstance(protocol, BoundedWebSocket)]
+        running = self._running_applications(sockets)
+        for protocol in sockets:
+            protocol.close(_RESTARTING, "the server restarts")
+        if running:
+            await asyncio.wait(running, timeout=_FAREWELL_SECONDS)
+
+    async def _cancel_applications(self) -> None:
+        """End what is left while all that it needs for its cleaning up still is there.
+
+        Repeats itself, since what is cancelled may lose a cancellation (redis-py does on Python 3.11).
+        """
+        deadline = asyncio.get_running_loop().time() + _CANCEL_SECONDS
+        while asyncio.get_running_loop().time() < deadline:
+            running = self._running_applications(self.connections)
+            if not running:
+                return
+            for application in running:
+                application.cancel()
+            await asyncio.wait(running, timeout=0.5)
+
+    def _running_applications(self, protocols: Iterable[Any]) -> list[asyncio.Future[None]]:
+        each = [self.connections[protocol] for protocol in protocols]
+        return [details["application_instance"] for details in each if _is_running(details)]
 
     async def _wait_until_idle(self, seconds: float, *, until: asyncio.Event | None = None) -> bool:
         deadline = asyncio.get_running_loop().time() + seconds

@@ -54,6 +54,11 @@ def frame(pool: PoolName) -> str:
     return f"footplate:pool:{pool}:frame"
 
 
+def history(pool: PoolName) -> str:
+    """Stream of the pool's points, one a second for the last quarter of an hour, written by the monitor."""
+    return f"footplate:pool:{pool}:history"
+
+
 def control(engine_id: EngineId) -> str:
     """Stream of `Control` for one engine."""
     return f"footplate:engine:{engine_id}:control"

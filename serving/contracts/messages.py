@@ -151,7 +151,12 @@ EngineState = Literal["ready", "draining"]
 
 
 class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine's state between two steps: its heartbeat's content. Counters (`_total`) count from its start."""
+    """An engine's state between two steps: its heartbeat's content. Counters (`_total`) count from its start.
+
+    `accelerator_ratio` (utilisation, 0 to 1) and `accelerator_memory_bytes` (in use on the device) are the device's
+    own account; None where there is no accelerator or it does not tell, and then `busy_ratio` (the share of the last
+    seconds spent in steps) and `rss_bytes` (the process's resident memory) say what can be said.
+    """
 
     engine_id: EngineId
     name: str
@@ -179,6 +184,8 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     last_step_ms: float
     rss_bytes: int
     uptime_seconds: float
+    accelerator_ratio: float | None = None
+    accelerator_memory_bytes: int | None = None
     schema_version: int = SCHEMA_VERSION
 
 

@@ -165,9 +165,9 @@ class TunableSpec(msgspec.Struct, frozen=True):
         return float(value) if self.kind == "number" else int(value) if self.kind == "integer" else value
 
     def _is_number(self, value: Any) -> bool:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            return False
-        return self.kind == "number" or float(value).is_integer()
+        if isinstance(value, int):  # of any size: some have no float
+            return not isinstance(value, bool)
+        return isinstance(value, float) and math.isfinite(value) and (self.kind == "number" or value.is_integer())
 
     def _is_within(self, value: float) -> bool:
         return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)

@@ -15,6 +15,7 @@ import torch
 
 from serving.engine.attention.backends import make_attention
 from serving.engine.attention.base import AttentionBackend, AttentionChunk
+from serving.engine.device import DeviceUsage
 from serving.engine.kv_cache import BLOCK_SIZE, KVCache, blocks_for
 from serving.engine.models.config import ModelConfig, read_config
 from serving.engine.models.decoder import Decoder
@@ -77,6 +78,10 @@ class ModelRunner:
         self._attention: AttentionBackend = make_attention(attention, cache, num_heads=self._config.num_heads)
         self._decoder = Decoder(self._config, weights)
         self._sampler = Sampler(self._config.eos_token_ids)
+
+    def device_usage(self) -> DeviceUsage:
+        """What the device tells of itself at this moment. Unlike all else here, from any thread."""
+        return read_device(self._device)
 
     @property
     def config(self) -> ModelConfig:
@@ -155,6 +160,31 @@ def usable_device(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("device cuda was asked for, but PyTorch finds no usable GPU")
     return device
+
+
+def read_device(device: torch.device) -> DeviceUsage:
+    """What the device's driver tells at this moment; nothing for the CPU. From any thread.
+
+    Utilisation needs the library `pynvml`; without it only memory is told.
+    """
+    if device.type != "cuda":
+        return DeviceUsage()
+    return DeviceUsage(ratio=_cuda_ratio(device), memory_bytes=_cuda_memory(device))
+
+
+def _cuda_ratio(device: torch.device) -> float | None:
+    try:
+        return torch.cuda.utilization(device) / 100
+    except (ImportError, RuntimeError):  # no pynvml, or no driver behind it
+        return None
+
+
+def _cuda_memory(device: torch.device) -> int | None:
+    try:
+        free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+    except RuntimeError:
+        return None
+    return total_bytes - free_bytes
 
 
 def _arrange(chunks: tuple[PlannedChunk, ...], vocab_size: int) -> _Batch:

@@ -18,7 +18,7 @@ from serving.contracts.ids import PoolName
 from serving.contracts.messages import AnnouncedTunables, EngineSnapshot
 from serving.telemetry.books import LostOwners
 from serving.telemetry.lease import Lease
-from serving.telemetry.pool_monitor import PoolMonitor
+from serving.telemetry.pool_monitor import Broadcast, PoolMonitor
 from serving.telemetry.reconciler import Reconciler
 
 T = TypeVar("T")
@@ -42,9 +42,9 @@ TunablesSource = Callable[[PoolName], Awaitable[AnnouncedTunables | None]]
 class Monitor:
     """Owns the monitoring of all pools, on one event loop. Of several processes one works and the others wait.
 
-    Twice a second it writes each pool's frame; every two seconds it makes its rounds: which pools there are, whether
-    their engines run what is stored, whose owner is gone. Redis and the database may go and come back; a frame needs
-    the first alone.
+    Twice a second it writes each pool's frame and tells the consoles; every two seconds it makes its rounds: which
+    pools there are, whether their engines run what is stored, whose owner is gone. Redis and the database may go and
+    come back; a frame needs the first alone.
     """
 
     def __init__(
@@ -53,11 +53,13 @@ class Monitor:
         *,
         pools: PoolsSource,
         stored_tunables: TunablesSource,
+        broadcast: Broadcast,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._redis = redis
         self._pools = pools
         self._stored_tunables = stored_tunables
+        self._broadcast = broadcast
         self._clock = clock
         self._lease = Lease(
             redis, keys.monitor_lease(), holder=f"monitor-{uuid.uuid4().hex}", life_seconds=_LEASE_SECONDS
@@ -131,7 +133,10 @@ class Monitor:
         names = await self._ask_database(self._pools)
         if names is None:
             return
-        self._monitors = {name: self._monitors.get(name) or PoolMonitor(self._redis, name) for name in names}
+        self._monitors = {
+            name: self._monitors.get(name) or PoolMonitor(self._redis, name, broadcast=self._broadcast)
+            for name in names
+        }
         self._lost_owners = {name: self._lost_owners.get(name) or LostOwners(self._redis, name) for name in names}
 
     async def _ask_database(self, question: Callable[[], Awaitable[T]]) -> T | None:

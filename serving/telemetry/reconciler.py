@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from redis.asyncio import Redis
 
 from serving.contracts import keys
-from serving.contracts.decoding import decode_or_none
 from serving.contracts.ids import EngineId, PoolName
-from serving.contracts.messages import AnnouncedTunables, EngineSnapshot, Retune, decode_announced, encode
+from serving.contracts.messages import AnnouncedTunables, EngineSnapshot, Retune, encode
+from serving.telemetry.announced import read_announced
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Reconciler:
         An engine is told again after two seconds if it still reports another one. Errors of Redis pass through.
         """
         running = list(engines)
-        announced = decode_or_none(decode_announced, await self._redis.get(keys.announced_tunables(pool)))
+        announced = await read_announced(self._redis, pool)
         known = [engine.tunables_version for engine in running] + ([announced.version] if announced else [])
         force = self._must_force(pool, is_ahead=any(version > stored.version for version in known))
         if announced is None or announced.version < stored.version or (force and announced != stored):

@@ -5,31 +5,27 @@ from __future__ import annotations
 from collections import defaultdict
 
 from serving.telemetry.intervals import Intervals
-from serving.telemetry.sketches import SketchSum
+from serving.telemetry.packing import PackedIntervals, add_up, pack, unpack
 
 KEPT_SECONDS = 900
 _WIDTHS = (60, 10, 1)
+_MAX_PARTS = 64
 
 
-class IntervalsSum:
-    """Owns a growing sum of intervals; used by one thread."""
+class _Bucket:
+    """Owns what was measured in one stretch of time, added up when it is asked for; used by one thread."""
 
     def __init__(self) -> None:
-        self._queue_time = SketchSum()
-        self._ttft = SketchSum()
-        self._itl = SketchSum()
-        self._e2e = SketchSum()
+        self._parts: list[PackedIntervals] = []
 
-    def add(self, intervals: Intervals) -> None:
-        """Merge `intervals` in."""
-        self._queue_time.add(intervals.queue_time)
-        self._ttft.add(intervals.ttft)
-        self._itl.add(intervals.itl)
-        self._e2e.add(intervals.e2e)
+    def add(self, part: PackedIntervals) -> None:
+        self._parts.append(part)
+        if len(self._parts) >= _MAX_PARTS:
+            self.total()
 
-    def total(self) -> Intervals:
-        """The sum so far."""
-        return Intervals(self._queue_time.total(), self._ttft.total(), self._itl.total(), self._e2e.total())
+    def total(self) -> PackedIntervals:
+        self._parts = [add_up(self._parts)]
+        return self._parts[0]
 
 
 class IntervalRing:
@@ -40,27 +36,28 @@ class IntervalRing:
     """
 
     def __init__(self) -> None:
-        self._buckets: dict[int, dict[int, IntervalsSum]] = {width: defaultdict(IntervalsSum) for width in _WIDTHS}
+        self._buckets: dict[int, dict[int, _Bucket]] = {width: defaultdict(_Bucket) for width in _WIDTHS}
         self._expired_before = 0
 
     def add(self, intervals: Intervals, *, at: int) -> None:
         """Merge in what was measured in second `at`; what is older than the ring reaches is left out."""
         if at < self._expired_before:
             return
+        part = pack(intervals)
         for width, buckets in self._buckets.items():
-            buckets[at - at % width].add(intervals)
+            buckets[at - at % width].add(part)
 
     def total(self, *, since: int, until: int) -> Intervals:
         """The sum over the seconds `since … until - 1`."""
-        result = IntervalsSum()
+        parts = []
         at = max(since, self._expired_before)
         while at < until:
             width = next(width for width in _WIDTHS if at % width == 0 and at + width <= until)
             bucket = self._buckets[width].get(at)
             if bucket is not None:
-                result.add(bucket.total())
+                parts.append(bucket.total())
             at += width
-        return result.total()
+        return unpack(add_up(parts))
 
     def expire(self, *, now: int) -> None:
         """Drop what lies more than 15 minutes before `now`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from redis.asyncio import Redis
@@ -10,14 +10,16 @@ from redis.asyncio import Redis
 from serving.contracts import keys
 from serving.contracts.decoding import decode_or_none
 from serving.contracts.ids import PoolName
-from serving.contracts.messages import EngineSnapshot, decode_announced, decode_submit
+from serving.contracts.messages import EngineSnapshot
+from serving.telemetry.announced import announced_version
 from serving.telemetry.books import read_books
 from serving.telemetry.engines import live_engines
-from serving.telemetry.frames import IntervalSummaries, decode_frame
+from serving.telemetry.frames import SNAPSHOT_WINDOW_SECONDS, WINDOWS_SECONDS, IntervalSummaries, decode_frame
+from serving.telemetry.inbox import count_inbox
 
 __all__ = ["live_engines", "pool_snapshot"]
 
-_COUNTED_ENTRIES = 500
+_WINDOW = WINDOWS_SECONDS.index(SNAPSHOT_WINDOW_SECONDS)
 
 
 async def pool_snapshot(redis: Redis, pool: PoolName) -> dict[str, Any]:
@@ -36,8 +38,8 @@ async def pool_snapshot(redis: Redis, pool: PoolName) -> dict[str, Any]:
       (None: there is no frame, and then the intervals are empty).
     """
     engines = await live_engines(redis, pool)
-    num_unread, num_unread_tokens = await _count_inbox(redis, pool)
-    version = await _announced_version(redis, pool)
+    num_unread, num_unread_tokens = await count_inbox(redis, pool)
+    version = await announced_version(redis, pool)
     books = await read_books(redis, pool)
     return {
         "pool": pool,
@@ -60,31 +62,6 @@ def _count_blocks(engines: list[EngineSnapshot]) -> dict[str, int]:
     return {name: sum(getattr(engine, name) for engine in engines) for name in names}
 
 
-async def _count_inbox(redis: Redis, pool: PoolName) -> tuple[int, int]:
-    """Entries that no engine has read, and their tokens: counted of the first 500, reckoned from these beyond."""
-    num_entries = int(await redis.xlen(keys.inbox(pool)))
-    if not num_entries:
-        return 0, 0
-    entries = cast(
-        "list[tuple[bytes, dict[bytes, bytes]]]", await redis.xrange(keys.inbox(pool), count=_COUNTED_ENTRIES)
-    )
-    if not entries:
-        return 0, 0
-    num_tokens = sum(_count_tokens(fields.get(keys.FIELD, b"")) for _, fields in entries)
-    return max(num_entries, len(entries)), num_tokens * max(num_entries, len(entries)) // len(entries)
-
-
-def _count_tokens(message: bytes) -> int:
-    # What cannot be understood counts nothing here: the engine that reads it will say what is wrong with it.
-    submit = decode_or_none(decode_submit, message)
-    return 0 if submit is None else len(submit.prompt_ids) + len(submit.generated_ids)
-
-
-async def _announced_version(redis: Redis, pool: PoolName) -> int | None:
-    announced = decode_or_none(decode_announced, await redis.get(keys.announced_tunables(pool)))
-    return None if announced is None else announced.version
-
-
 async def _read_permits(redis: Redis, pool: PoolName) -> dict[str, int]:
     fields = ["total:requests", "total:tokens"]
     requests, tokens = await redis.hmget(keys.permit_weights(pool), fields)
@@ -93,10 +70,11 @@ async def _read_permits(redis: Redis, pool: PoolName) -> dict[str, int]:
 
 async def _read_frame(redis: Redis, pool: PoolName) -> dict[str, Any]:
     frame = decode_or_none(decode_frame, await redis.get(keys.frame(pool)))
+    intervals = IntervalSummaries() if frame is None else frame.windows[_WINDOW]
     seconds, microseconds = await redis.time()
     age = None if frame is None else max(0.0, seconds + microseconds / 1e6 - frame.unix_seconds)
     return {
-        "intervals": msgspec.to_builtins(IntervalSummaries() if frame is None else frame.intervals),
+        "intervals": msgspec.to_builtins(intervals),
         "prompt_tokens_per_second": 0.0 if frame is None else frame.prompt_tokens_per_second,
         "generated_tokens_per_second": 0.0 if frame is None else frame.generated_tokens_per_second,
         "frame_age_seconds": age,

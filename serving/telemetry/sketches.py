@@ -7,26 +7,35 @@ adding their bins, in whichever order, without losing any of it.
 
 from __future__ import annotations
 
+import itertools
+from bisect import bisect_right
 from collections.abc import Iterable
+from typing import Annotated
 
 import msgspec
-from ddsketch.ddsketch import BaseDDSketch
 from ddsketch.mapping import LogarithmicMapping
-from ddsketch.store import DenseStore
 
 RELATIVE_ACCURACY = 0.01
 SHORTEST_SECONDS = 1e-6
 """What took less counts as zero."""
+LONGEST_SECONDS = 1e8
+"""What took longer, some three years, counts as this."""
+LOWEST_KEY, HIGHEST_KEY = -1023, 1023
+"""Bins of everything from the shortest to the longest lie between."""
 
 _MAPPING = LogarithmicMapping(RELATIVE_ACCURACY)
+
+# Checked when a sketch is decoded, so that whoever sums many may trust each.
+Key = Annotated[int, msgspec.Meta(ge=LOWEST_KEY, le=HIGHEST_KEY)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
 
 
 class Sketch(msgspec.Struct, frozen=True, array_like=True):
     """How many durations fell into which bin; `num_zero` were too short for any. Immutable, and sent as it is."""
 
-    num_zero: int = 0
+    num_zero: Count = 0
     sum_seconds: float = 0.0
-    bins: dict[int, int] = {}
+    bins: dict[Key, Count] = {}
 
     @property
     def count(self) -> int:
@@ -45,26 +54,6 @@ class IntervalSummary(msgspec.Struct, frozen=True, kw_only=True):
     p99: float | None = None
 
 
-class SketchSum:
-    """Owns a growing sum of sketches; used by one thread."""
-
-    def __init__(self) -> None:
-        self._num_zero = 0
-        self._sum_seconds = 0.0
-        self._bins: dict[int, int] = {}
-
-    def add(self, sketch: Sketch) -> None:
-        """Merge `sketch` in."""
-        self._num_zero += sketch.num_zero
-        self._sum_seconds += sketch.sum_seconds
-        for key, count in sketch.bins.items():
-            self._bins[key] = self._bins.get(key, 0) + count
-
-    def total(self) -> Sketch:
-        """The sum so far."""
-        return Sketch(self._num_zero, self._sum_seconds, dict(self._bins))
-
-
 def sketch_values(values: Iterable[float]) -> Sketch:
     """The sketch of durations in seconds."""
     num_zero, sum_seconds = 0, 0.0
@@ -73,18 +62,11 @@ def sketch_values(values: Iterable[float]) -> Sketch:
         if value < SHORTEST_SECONDS:
             num_zero += 1
             continue
+        value = min(value, LONGEST_SECONDS)
         sum_seconds += value
         key = _MAPPING.key(value)
         bins[key] = bins.get(key, 0) + 1
     return Sketch(num_zero, sum_seconds, bins)
-
-
-def merge(sketches: Iterable[Sketch]) -> Sketch:
-    """The sketch of all their durations together."""
-    result = SketchSum()
-    for sketch in sketches:
-        result.add(sketch)
-    return result.total()
 
 
 def summarise(sketch: Sketch) -> IntervalSummary:
@@ -92,15 +74,19 @@ def summarise(sketch: Sketch) -> IntervalSummary:
     count = sketch.count
     if not count:
         return IntervalSummary()
-    store = DenseStore()
-    for key, weight in sketch.bins.items():
-        store.add(key, weight)
-    quantiles = BaseDDSketch(_MAPPING, store, DenseStore(), sketch.num_zero)
+    keys = sorted(sketch.bins)
+    reached = list(itertools.accumulate((sketch.bins[key] for key in keys), initial=sketch.num_zero))
+
+    def percentile(q: float) -> float:
+        """The value of the first bin that reaches beyond the rank."""
+        place = bisect_right(reached, q * (count - 1))
+        return float(_MAPPING.value(keys[place - 1])) if place else 0.0
+
     return IntervalSummary(
         count=count,
         mean=sketch.sum_seconds / count,
-        p50=quantiles.get_quantile_value(0.50),
-        p90=quantiles.get_quantile_value(0.90),
-        p95=quantiles.get_quantile_value(0.95),
-        p99=quantiles.get_quantile_value(0.99),
+        p50=percentile(0.50),
+        p90=percentile(0.90),
+        p95=percentile(0.95),
+        p99=percentile(0.99),
     )

@@ -24,7 +24,8 @@ def pools() -> list[Pool]:
 
 def find_pool(name: str) -> Pool:
     """The pool of that name; raises `PoolNotFound`."""
-    pool = Pool.objects.filter(name=name).first()
+    # PostgreSQL cannot be asked for a text with NUL.
+    pool = None if "\0" in name else Pool.objects.filter(name=name).first()
     if pool is None:
         raise PoolNotFound(f"there is no pool named {name[:100]!r}")
     return pool
@@ -46,9 +47,18 @@ def current_tunables(name: str) -> AnnouncedTunables:
     return AnnouncedTunables(version.number, tunables_of(version.values))
 
 
-def versions(name: str, *, limit: int = 100) -> list[TunablesVersion]:
-    """The pool's versions, newest first, at most `limit`; raises `PoolNotFound`."""
-    return list(find_pool(name).versions.select_related("pool")[:limit])
+def versions(name: str, *, before: int | None = None, limit: int = 100) -> list[TunablesVersion]:
+    """The pool's versions, newest first, at most `limit`, only those older than number `before` where it is given.
+
+    Raises `PoolNotFound`.
+    """
+    found = find_pool(name).versions.select_related("pool")
+    return list((found if before is None else found.filter(number__lt=before))[:limit])
+
+
+def versions_after(name: str, number: int, *, limit: int = 100) -> list[TunablesVersion]:
+    """The versions stored after `number`, newest first, at most `limit`; raises `PoolNotFound`."""
+    return list(find_pool(name).versions.select_related("pool").filter(number__gt=number)[:limit])
 
 
 def tunables_of(values: Mapping[str, Any]) -> Tunables:

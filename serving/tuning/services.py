@@ -12,7 +12,7 @@ from typing import Any
 from django.db import IntegrityError, transaction
 from redis import Redis
 
-from serving.contracts.errors import InvalidValue, PoolNotFound, StaleVersion
+from serving.contracts.errors import InvalidValue, StaleVersion
 from serving.contracts.ids import PoolName
 from serving.contracts.messages import AnnouncedTunables
 from serving.contracts.tunables import Tunables
@@ -58,22 +58,25 @@ def change(
     _check_reason(reason)
     with transaction.atomic():
         current = _lock_newest(name)
-        if based_on is not None and based_on != current.number:
-            raise StaleVersion(f"version {current.number} is in force, not {based_on}: look at it and try again")
+        _check_base(based_on, current)
         before = tunables_of(current.values)
         version = _store(current, before.changed(changes), reason=reason, author=author, param="changes")
         _announce_on_commit(version, redis=redis)
     return version
 
 
-def roll_back(name: str, to_number: int, *, reason: str, author: str, redis: Redis) -> TunablesVersion:
+def roll_back(
+    name: str, to_number: int, *, reason: str, author: str, redis: Redis, based_on: int | None = None
+) -> TunablesVersion:
     """Store a new version whose values equal those of version `to_number`, then announce it.
 
-    Raises `PoolNotFound`, and `InvalidValue` where there is no such version or its values are in force already.
+    Raises `PoolNotFound`, `InvalidValue` where there is no such version or its values are in force already, and
+    `StaleVersion` where `based_on` is given and no longer the newest version.
     """
     _check_reason(reason)
     with transaction.atomic():
         current = _lock_newest(name)
+        _check_base(based_on, current)
         target = current.pool.versions.filter(number=to_number).first()
         if target is None:
             raise InvalidValue("version", to_number, f"a stored version, from 1 to {current.number}")
@@ -85,10 +88,12 @@ def roll_back(name: str, to_number: int, *, reason: str, author: str, redis: Red
 
 def _lock_newest(name: str) -> TunablesVersion:
     """The newest version, its pool locked until the transaction ends (in SQLite the transaction itself locks)."""
-    pool = Pool.objects.select_for_update().filter(name=name).first()
-    if pool is None:
-        raise PoolNotFound(f"there is no pool named {name[:100]!r}")
-    return newest_version_of(pool)
+    return newest_version_of(Pool.objects.select_for_update().get(pk=find_pool(name).pk))
+
+
+def _check_base(based_on: int | None, current: TunablesVersion) -> None:
+    if based_on is not None and based_on != current.number:
+        raise StaleVersion(f"version {current.number} is in force, not {based_on}: look at it and try again")
 
 
 def _store(current: TunablesVersion, wanted: Tunables, *, reason: str, author: str, param: str) -> TunablesVersion:
@@ -111,5 +116,6 @@ def _announce_on_commit(version: TunablesVersion, *, redis: Redis) -> None:
 
 
 def _check_reason(reason: str) -> None:
-    if len(reason) > LONGEST_REASON:
-        raise InvalidValue("reason", reason, f"a text of at most {LONGEST_REASON} characters")
+    # PostgreSQL stores no NUL.
+    if len(reason) > LONGEST_REASON or "\0" in reason:
+        raise InvalidValue("reason", reason, f"a text of at most {LONGEST_REASON} characters, none of them NUL")

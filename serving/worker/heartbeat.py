@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 from serving.contracts import keys
 from serving.contracts.ids import EngineId, OwnerId, PoolName
 from serving.contracts.messages import EngineSnapshot, encode
+from serving.worker.gauge import SampledGauge
 from serving.worker.mailbox import Mailbox, OthersJoined, OwnerLost
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ class Heartbeat:
         mailbox: Mailbox,
         snapshot: Callable[[], EngineSnapshot],
         owners: Callable[[], frozenset[OwnerId]],
+        gauge: SampledGauge | None = None,
     ) -> None:
         self._redis = redis
         self._engine_id = engine_id
@@ -44,6 +46,7 @@ class Heartbeat:
         self._mailbox = mailbox
         self._snapshot = snapshot
         self._owners = owners
+        self._gauge = gauge
         self._missing_since: dict[OwnerId, float] = {}
         self._reachable_since: float | None = None
         self._stopping = threading.Event()
@@ -86,7 +89,7 @@ class Heartbeat:
 
     def _beat(self) -> None:
         pipe = self._redis.pipeline(transaction=False)
-        pipe.set(keys.heartbeat(self._engine_id), encode(self._snapshot()), px=int(LIFE_SECONDS * 1000))
+        pipe.set(keys.heartbeat(self._engine_id), encode(self._look()), px=int(LIFE_SECONDS * 1000))
         pipe.time()
         pipe.zrange(keys.engines(self._pool), 0, -1)
         _, (seconds, _), ids = pipe.execute()
@@ -99,6 +102,10 @@ class Heartbeat:
             self._mailbox.put(OthersJoined())
         if self._reachable_since is None:
             self._reachable_since = time.monotonic()
+
+    def _look(self) -> EngineSnapshot:
+        snapshot = self._snapshot()
+        return snapshot if self._gauge is None else self._gauge.complete(snapshot)
 
     def _watch_owners(self) -> None:
         now = time.monotonic()

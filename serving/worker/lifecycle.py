@@ -15,8 +15,10 @@ from serving.contracts import keys
 from serving.contracts.ids import EngineId, PoolName
 from serving.contracts.messages import AnnouncedTunables, Drain, EngineSnapshot, decode_announced
 from serving.contracts.tunables import Tunables
+from serving.engine.device import DeviceGauge
 from serving.engine.engine import Engine
 from serving.engine.plan import Runner
+from serving.worker.gauge import SampledGauge
 from serving.worker.heartbeat import Heartbeat
 from serving.worker.host import EngineHost, Identity
 from serving.worker.mailbox import Leave, Mailbox
@@ -31,7 +33,8 @@ _JOIN_SECONDS = 5.0
 class EngineWorker:
     """Owns an engine and the threads around it: receiver, publisher, heartbeat.
 
-    `redis` makes a connection of its own for each thread. The engine is built on the pool's announced tunables.
+    `redis` makes a connection of its own for each thread. The engine is built on the pool's announced tunables. `gauge`
+    reads the accelerator, where there is one, on the heartbeat's thread.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class EngineWorker:
         model: str,
         device: str,
         dtype: str,
+        gauge: DeviceGauge | None = None,
     ) -> None:
         self.engine_id = EngineId(f"{socket.gethostname()}-{uuid.uuid4().hex[:12]}")
         announced = _announced(redis(), pool)
@@ -69,6 +73,7 @@ class EngineWorker:
             mailbox=self._mailbox,
             snapshot=self._host.snapshot,
             owners=self._host.owners,
+            gauge=None if gauge is None else SampledGauge(gauge),
         )
         self._receiver = Receiver(
             redis(),

@@ -20,6 +20,8 @@ from serving.admission.door import Door, Permit
 from serving.admission.drain import DrainState
 from serving.admission.keys import KeyText
 from serving.admission.services import create_key
+from serving.api.prompting import Prompter
+from serving.api.starting import Starter
 from serving.config.asgi import build_application
 from serving.contracts.errors import DomainError
 from serving.contracts.ids import PoolName
@@ -136,6 +138,8 @@ class ScriptedServices:
     chat_templates: dict[str, ChatTemplate]
     observer: RecordingObserver
     drain: DrainState
+    starter: Starter
+    prompter: Prompter
     header_hold_seconds: float = 5.0
 
 
@@ -166,15 +170,20 @@ def text_model(model_folder: Path) -> Iterator[TextModel]:
 async def services(valkey: str, model_folder: Path, text_model: TextModel) -> AsyncIterator[ScriptedServices]:
     redis, blocking = Redis.from_url(valkey), BlockingRedis.from_url(valkey)
     view = PoolView(name=POOL, text_model=text_model, tunables=Tunables(), max_model_len=CONTEXT, num_engines=1)
-    door = Door(redis)
+    door, observer, drain = Door(redis), RecordingObserver(), DrainState()
+    gateway = ScriptedGateway(view, door)
+    starter = Starter(gateway=gateway, door=door, observer=observer, drain=drain)
+    chat_templates = {MODEL: ChatTemplate.load(model_folder)}
     yield ScriptedServices(
         redis=redis,
         blocking_redis=blocking,
-        gateway=ScriptedGateway(view, door),
+        gateway=gateway,
         door=door,
-        chat_templates={MODEL: ChatTemplate.load(model_folder)},
-        observer=RecordingObserver(),
-        drain=DrainState(),
+        chat_templates=chat_templates,
+        observer=observer,
+        drain=drain,
+        starter=starter,
+        prompter=Prompter(starter=starter, chat_templates=chat_templates),
     )
     await redis.aclose()
     blocking.close()

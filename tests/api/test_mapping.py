@@ -27,7 +27,7 @@ def chat(**fields: Any) -> ChatCompletionRequest:
 
 
 def test_absent_fields_take_the_documented_defaults() -> None:
-    params = mapping.sampling_of(completion(), num_prompt_tokens=2, max_context_tokens=100, seed=7)
+    params = mapping.sampling_of(completion(), 2, max_context_tokens=100, seed=7)
     assert params == SamplingParams(max_tokens=16, seed=7)
     assert mapping.num_choices_of(completion()) == 1
     assert mapping.stops_of(completion()) == ()

@@ -72,6 +72,8 @@ async def test_rolls_back_to_a_stored_version(client: httpx.AsyncClient) -> None
         ({"changes": {"max_running": 0}}, "max_running", ["max_running", "0", "1024"]),
         ({"changes": {"max_running": True}}, "max_running", ["max_running"]),
         ({"changes": {"max_running": 1.5}}, "max_running", ["1.5"]),
+        ({"changes": {"max_running": 10**400}}, "max_running", ["1024"]),
+        ({"changes": {"batch_window_ms": 10**400}}, "batch_window_ms", ["10000"]),
         ({"changes": {"prefill_share": 2}}, "prefill_share", ["prefill_share", "2"]),
         ({"changes": {"mode": "fast"}}, "mode", ["fast", "static"]),
         ({"changes": {"max_runing": 1}}, "max_runing", ["max_running"]),
@@ -79,6 +81,7 @@ async def test_rolls_back_to_a_stored_version(client: httpx.AsyncClient) -> None
         ({"changes": {}}, "changes", ["changes"]),
         ({}, "changes", ["changes"]),
         ({"changes": {"max_running": 8}, "reason": "x" * 501}, "reason", ["500"]),
+        ({"changes": {"max_running": 8}, "reason": "a\0b"}, "reason", ["NUL"]),
         ({"changes": {"max_running": 8}, "based_on": "1"}, "based_on", ["based_on"]),
         ({"changes": {"max_running": 8}, "force": True}, "force", ["force"]),
     ],
@@ -99,6 +102,14 @@ async def test_change_based_on_an_older_version_is_a_conflict(client: httpx.Asyn
     assert (response.status_code, response.json()["error"]["code"]) == (409, "stale_version")
 
 
+async def test_roll_back_based_on_an_older_version_is_a_conflict(client: httpx.AsyncClient) -> None:
+    await patch(client, changes={"max_running": 8})
+    response = await client.post(f"{TUNABLES}/rollback", json={"version": 1, "based_on": 1})
+    assert (response.status_code, response.json()["error"]["code"]) == (409, "stale_version")
+    response = await client.post(f"{TUNABLES}/rollback", json={"version": 1, "based_on": 2})
+    assert (response.status_code, response.json()["version"]) == (200, 3)
+
+
 async def test_snapshot_tells_the_pools_state_without_engines(client: httpx.AsyncClient) -> None:
     await patch(client, changes={"max_running": 8})
     snapshot = (await client.get(f"/ops/v1/pools/{POOL}/snapshot")).json()
@@ -112,8 +123,9 @@ async def test_snapshot_tells_the_pools_state_without_engines(client: httpx.Asyn
 
 
 @pytest.mark.parametrize("path", ["tunables", "tunables/versions", "snapshot"])
-async def test_unknown_pool_is_not_found(client: httpx.AsyncClient, path: str) -> None:
-    response = await client.get(f"/ops/v1/pools/nowhere/{path}")
+@pytest.mark.parametrize("pool", ["nowhere", "no%00where"])
+async def test_unknown_pool_is_not_found(client: httpx.AsyncClient, path: str, pool: str) -> None:
+    response = await client.get(f"/ops/v1/pools/{pool}/{path}")
     assert (response.status_code, response.json()["error"]["code"]) == (404, "pool_not_found")
 
 

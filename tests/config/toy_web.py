@@ -2,11 +2,13 @@
 
 Writes its port to FOLDER/port and what happens to FOLDER/events. Paths: `/echo` answers with the size of the body,
 `/stream` sends a line every 0.1 s until it is told to end, `/short` for 1.5 s, `/wait` answers nothing until the client
-goes, `/fail` raises, `/fail-late` raises after its first piece, `/rss` tells the process's memory.
+goes, `/fail` raises, `/fail-late` raises after its first piece, `/rss` tells the process's memory. Websockets:
+`toy_sockets.py`.
 """
 
 import asyncio
 import json
+import logging
 import sys
 import time
 from pathlib import Path
@@ -14,6 +16,8 @@ from typing import Any
 
 from serving.config.http_bounds import HttpBounds
 from serving.config.web_server import Lifecycle, WebServer, open_listener
+from serving.config.websocket_bounds import WebSocketBounds
+from tests.config.toy_sockets import ToySockets
 
 
 class Toy:
@@ -23,12 +27,18 @@ class Toy:
         self.events = folder / "events"
         self.draining = False
         self.ending = asyncio.Event()
+        self.sockets = ToySockets(note=self.note, ending=self.ending)
 
     def note(self, event: str) -> None:
         with self.events.open("a") as file:
             file.write(f"{time.monotonic():.3f} {event}\n")
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        if scope["root_path"]:
+            self.note(f"root path: {scope['root_path']}")
+        if scope["type"] == "websocket":
+            await self.sockets(scope, receive, send)
+            return
         if self.draining:
             await respond(send, 503, b"draining")
             return
@@ -95,6 +105,7 @@ async def respond(send: Any, status: int, body: bytes) -> None:
 
 
 def main() -> None:
+    logging.basicConfig(level=logging.WARNING)
     folder, drain_seconds = Path(sys.argv[1]), float(sys.argv[2])
     toy = Toy(folder)
     listener = open_listener("127.0.0.1", 0)
@@ -102,8 +113,11 @@ def main() -> None:
     lifecycle = Lifecycle(
         begin_drain=toy.begin_drain, end_requests=toy.end_requests, close=toy.close, drain_seconds=drain_seconds
     )
-    bounds = HttpBounds(max_body_bytes=2_097_152, read_seconds=2.0, linger_seconds=3.0)
-    server = WebServer(toy, listener=listener, bounds=bounds, lifecycle=lifecycle)
+    bounds = HttpBounds(max_body_bytes=2_097_152, read_seconds=2.0, idle_seconds=3.0, linger_seconds=3.0)
+    websocket_bounds = WebSocketBounds(
+        max_unsent_bytes=1_048_576, accept_seconds=2.0, close_seconds=1.0, ping_seconds=1.0, pong_seconds=1.0
+    )
+    server = WebServer(toy, listener=listener, bounds=bounds, websocket_bounds=websocket_bounds, lifecycle=lifecycle)
     (folder / "port.new").write_text(str(port))
     (folder / "port.new").rename(folder / "port")
     server.run()

@@ -234,6 +234,7 @@ async def test_stream_goes_on_where_it_stopped_when_its_engine_leaves(
     assert second.runner.num_generated <= len(script)
 
 
+@pytest.mark.waits
 async def test_two_engines_share_what_waits(
     start_worker: StartWorker, start_gateway: StartGateway, valkey: str
 ) -> None:
@@ -268,6 +269,7 @@ async def test_draining_engine_finishes_what_runs_and_takes_nothing_new(
     assert not first.thread.is_alive()
 
 
+@pytest.mark.waits
 async def test_streams_survive_a_redis_that_forgets_everything(
     harness: tuple[Harness, RunningWorker], valkey: str
 ) -> None:
@@ -284,6 +286,7 @@ async def test_streams_survive_a_redis_that_forgets_everything(
     assert texts == {0: text}
 
 
+@pytest.mark.waits
 async def test_streams_end_with_an_error_when_redis_stays_away(
     start_worker: StartWorker, start_gateway: StartGateway
 ) -> None:
@@ -312,6 +315,7 @@ async def test_stopping_the_gateway_ends_its_streams_with_an_error(harness: tupl
     await eventually(lambda: is_idle(running))
 
 
+@pytest.mark.waits
 async def test_engine_aborts_what_a_dead_owner_left(harness: tuple[Harness, RunningWorker], valkey: str) -> None:
     gateway, running = harness
     running.runner.step_seconds = 0.05

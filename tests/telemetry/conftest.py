@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from redis.asyncio import Redis
 
 from serving.contracts.ids import EngineId, PoolName
 from serving.contracts.messages import EngineSnapshot
+from tests.telemetry.server import Server
 
 POOL = PoolName("default")
 
@@ -67,3 +70,32 @@ async def redis(valkey: str) -> AsyncIterator[Redis]:
     """A client of a real Valkey that holds nothing."""
     async with Redis.from_url(valkey) as client:
         yield client
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A Valkey of the test's own, not started yet."""
+    with tempfile.TemporaryDirectory(prefix="footplate-valkey-") as folder:
+        server = Server(Path(folder))
+        yield server
+        server.kill()
+
+
+class Consoles:
+    """Takes down what a monitor broadcasts; may be out of reach."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.heard: list[tuple[PoolName, int, bytes]] = []
+        self.num_calls = 0
+
+    async def __call__(self, pool: PoolName, *, sequence: int, frame: bytes) -> None:
+        self.num_calls += 1
+        if self.error is not None:
+            raise self.error
+        self.heard.append((pool, sequence, frame))
+
+
+@pytest.fixture
+def consoles() -> Consoles:
+    return Consoles()

@@ -17,6 +17,7 @@ def leases(redis: Redis) -> tuple[Lease, Lease]:
     return one, Lease(redis, "lease", holder="other", life_seconds=2.0)
 
 
+@pytest.mark.waits
 async def test_one_holds_it_as_long_as_it_renews(leases: tuple[Lease, Lease]) -> None:
     one, other = leases
     for _ in range(6):

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
 
-from serving.config.processes import start_child
-from serving.config.valkey import server_command, wait_for_redis
 from serving.contracts import keys
 from serving.contracts.ids import OwnerId, PoolName
 from serving.contracts.messages import AnnouncedTunables, Retune
@@ -22,7 +17,8 @@ from serving.telemetry.intervals import IntervalRecorder
 from serving.telemetry.monitor import Monitor
 from serving.telemetry.publisher import publish
 from tests.telemetry.actions import beat, read_frame, sent_to, until
-from tests.telemetry.conftest import POOL, Clock, snapshot
+from tests.telemetry.conftest import POOL, Clock, Consoles, snapshot
+from tests.telemetry.server import Server
 
 STORED = AnnouncedTunables(3, Tunables(max_running=5))
 
@@ -53,7 +49,9 @@ class RunningMonitor:
 
     def __init__(self, redis: Redis, database: Database) -> None:
         self._stopping = asyncio.Event()
-        monitor = Monitor(redis, pools=database.read_pools, stored_tunables=database.read_tunables)
+        monitor = Monitor(
+            redis, pools=database.read_pools, stored_tunables=database.read_tunables, broadcast=Consoles()
+        )
         self.task = asyncio.create_task(monitor.run(self._stopping))
 
     async def stop(self) -> None:
@@ -104,7 +102,7 @@ async def test_frame_merges_owners_and_engines(redis: Redis, start_monitor: Call
     await until(lambda: has_frame(redis))
     frame = await read_frame(redis)
     assert frame is not None
-    ttft = frame.intervals.ttft_seconds
+    ttft = frame.windows[1].ttft_seconds
     assert (ttft.count, ttft.mean) == (100, pytest.approx(0.2))
     assert (ttft.p50, ttft.p95) == (pytest.approx(0.1, rel=0.011), pytest.approx(0.3, rel=0.011))
     assert [engine.num_running for engine in frame.engines] == [2]
@@ -136,7 +134,7 @@ async def test_frames_are_numbered_on_and_a_new_monitor_knows_the_last_minute(
     frame = await read_frame(redis)
     assert frame is not None
     assert frame.sequence > before
-    assert frame.intervals.ttft_seconds.count == 1
+    assert frame.windows[1].ttft_seconds.count == 1
     await second.stop()
 
 
@@ -184,6 +182,7 @@ async def test_heals_a_redis_that_lost_everything(
     await until(lambda: has_frame(redis))
 
 
+@pytest.mark.waits
 async def test_frames_go_on_without_the_database(
     redis: Redis, database: Database, start_monitor: Callable[[Redis], RunningMonitor]
 ) -> None:
@@ -214,41 +213,10 @@ async def test_unreadable_batch_costs_no_other_its_place(
     await until(lambda: has_frame(redis))
     frame = await read_frame(redis)
     assert frame is not None
-    assert frame.intervals.ttft_seconds.count == 1
+    assert frame.windows[1].ttft_seconds.count == 1
 
 
-class Server:
-    """A Valkey that may be killed and started again on the same socket, with its data or without."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._num_starts = 0
-        self._process: subprocess.Popen[bytes] | None = None
-        self.url = f"unix://{folder / 'valkey.sock'}"
-
-    def start(self) -> None:
-        self._num_starts += 1
-        command = server_command(socket=self._folder / "valkey.sock", folder=self._folder / f"data-{self._num_starts}")
-        with (self._folder / "log").open("ab") as log:
-            process = start_child(command, environment=os.environ, output=log)
-        self._process = process
-        wait_for_redis(self.url, seconds=20, is_alive=lambda: process.poll() is None)
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    """A Valkey of the test's own, not started yet."""
-    with tempfile.TemporaryDirectory(prefix="footplate-valkey-") as folder:
-        server = Server(Path(folder))
-        yield server
-        server.kill()
-
-
+@pytest.mark.waits
 async def test_works_on_within_ten_seconds_of_a_redis_that_came_back_empty(
     server: Server, start_monitor: Callable[[Redis], RunningMonitor]
 ) -> None:
@@ -259,7 +227,7 @@ async def test_works_on_within_ten_seconds_of_a_redis_that_came_back_empty(
         server.kill()
         await asyncio.sleep(3)
         assert not monitor.task.done()
-        server.start()
+        server.start_empty()
         await until(lambda: has_frame(redis), seconds=10)
         await monitor.stop()
 

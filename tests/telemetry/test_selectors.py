@@ -18,7 +18,7 @@ from serving.telemetry.pool_monitor import PoolMonitor
 from serving.telemetry.publisher import publish
 from serving.telemetry.selectors import pool_snapshot
 from tests.telemetry.actions import beat
-from tests.telemetry.conftest import POOL, Clock, snapshot
+from tests.telemetry.conftest import POOL, Clock, Consoles, snapshot
 
 SUMMARY_OF_NOTHING = {"count": 0, "mean": None, "p50": None, "p90": None, "p95": None, "p99": None}
 
@@ -115,7 +115,7 @@ async def test_outcomes_balance_and_intervals_come_from_the_frame(redis: Redis) 
     batch = recorder.flush()
     assert batch is not None
     await publish(redis, batch)
-    await PoolMonitor(redis, POOL).publish_frame()
+    await PoolMonitor(redis, POOL, broadcast=Consoles()).publish_frame()
     found = await pool_snapshot(redis, POOL)
     ends = {"aborted": 1, "finished:length": 1, "refused:queue_full": 1, "waiting": 1, "running": 1}
     assert found["outcomes"] == {"submitted": 5, **ends}

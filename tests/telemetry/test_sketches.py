@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterable
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.telemetry.sketches import SHORTEST_SECONDS, IntervalSummary, Sketch, merge, sketch_values, summarise
+from serving.telemetry.intervals import Intervals
+from serving.telemetry.packing import add_up, pack, unpack
+from serving.telemetry.sketches import (
+    LONGEST_SECONDS,
+    SHORTEST_SECONDS,
+    IntervalSummary,
+    Sketch,
+    sketch_values,
+    summarise,
+)
 
 durations = st.lists(st.floats(min_value=1e-5, max_value=1e4), min_size=1, max_size=200)
+
+
+def merge(sketches: Iterable[Sketch]) -> Sketch:
+    """Merged as the monitor merges them."""
+    return unpack(add_up([pack(Intervals(ttft=sketch)) for sketch in sketches])).ttft
 
 
 def exact(values: list[float], q: float) -> float:
@@ -46,10 +61,33 @@ def test_a_hundred_thousand_durations_of_five_parts_are_within_one_percent() -> 
     assert len(msgspec.msgpack.encode(sketch)) < 10_000
 
 
+@given(parts=st.lists(st.lists(st.floats(0, 1e9), max_size=20), min_size=4, max_size=4))
+def test_intervals_survive_their_packing(parts: list[list[float]]) -> None:
+    intervals = Intervals(*map(sketch_values, parts))
+    assert unpack(pack(intervals)) == intervals
+
+
+def test_sum_of_nothing_is_nothing() -> None:
+    assert unpack(add_up([])) == Intervals()
+
+
 def test_merging_leaves_the_parts_as_they_were() -> None:
-    part = sketch_values([1.0])
-    merge([part, sketch_values([1.0, 2.0])])
-    assert part == sketch_values([1.0])
+    part = pack(Intervals(ttft=sketch_values([1.0])))
+    add_up([part, pack(Intervals(ttft=sketch_values([1.0, 2.0])))])
+    assert unpack(part) == Intervals(ttft=sketch_values([1.0]))
+
+
+def test_absurdly_long_durations_count_as_the_longest() -> None:
+    for seconds in (LONGEST_SECONDS, 1e30, math.inf):
+        sketch = sketch_values([seconds])
+        assert summarise(sketch).p99 == pytest.approx(LONGEST_SECONDS, rel=0.0101)
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(sketch), type=Sketch) == sketch
+
+
+@pytest.mark.parametrize("bins", [{1_000_000_000: 1}, {-5000: 1}, {0: -1}, {0: 2**60}])
+def test_bins_that_no_duration_falls_into_are_not_decoded(bins: dict[int, int]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(msgspec.msgpack.encode([0, 1.0, bins]), type=Sketch)
 
 
 def test_too_short_and_negative_durations_count_as_nought() -> None:

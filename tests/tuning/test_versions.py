@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import io
 import itertools
+import math
 from typing import Any, cast
 
 import pytest
@@ -90,6 +91,10 @@ def test_late_announcement_does_not_bring_an_older_version_back(pool: str, redis
         ({"max_running": 0}, InvalidValue, ["max_running", "0", "1024"]),
         ({"max_running": True}, InvalidValue, ["max_running"]),
         ({"max_running": 2.5}, InvalidValue, ["max_running", "2.5"]),
+        ({"max_running": 10**400}, InvalidValue, ["max_running", "1024"]),
+        ({"prefill_share": -(10**400)}, InvalidValue, ["prefill_share", "from 0 to 1"]),
+        ({"prefill_share": math.nan}, InvalidValue, ["prefill_share", "nan"]),
+        ({"batch_window_ms": math.inf}, InvalidValue, ["batch_window_ms", "inf"]),
         ({"prefill_share": "much"}, InvalidValue, ["prefill_share", "much"]),
         ({"mode": "fast"}, InvalidValue, ["mode", "fast", "static"]),
         ({"max_runing": 1}, UnknownField, ["max_runing", "max_running"]),
@@ -114,6 +119,33 @@ def test_change_based_on_an_older_version_is_refused(pool: str, redis: Redis) ->
     change(pool, redis, max_running=9, based_on=2)
 
 
+def test_roll_back_based_on_an_older_version_is_refused(pool: str, redis: Redis) -> None:
+    change(pool, redis, max_running=8)
+    with pytest.raises(StaleVersion, match="version 2"):
+        services.roll_back(pool, 1, reason="", author="tests", redis=redis, based_on=1)
+    assert services.roll_back(pool, 1, reason="", author="tests", redis=redis, based_on=2).number == 3
+
+
+def test_versions_are_read_in_pages(pool: str, redis: Redis) -> None:
+    for number in range(1, 6):
+        change(pool, redis, max_running=number)
+    assert [version.number for version in selectors.versions(pool, limit=2)] == [6, 5]
+    assert [version.number for version in selectors.versions(pool, before=5, limit=2)] == [4, 3]
+    assert [version.number for version in selectors.versions(pool, before=1)] == []
+    assert [version.number for version in selectors.versions_after(pool, 4)] == [6, 5]
+    assert [version.number for version in selectors.versions_after(pool, 3, limit=1)] == [6]
+    assert selectors.versions_after(pool, 6) == []
+    assert selectors.versions_after(pool, 10**30) == []
+
+
+@pytest.mark.parametrize("reason", ["x" * 501, "a\0b"])
+def test_reasons_that_cannot_be_stored_are_refused(pool: str, redis: Redis, reason: str) -> None:
+    with pytest.raises(InvalidValue, match="reason"):
+        services.change(pool, {"max_running": 8}, reason=reason, author="tests", redis=redis)
+    with pytest.raises(InvalidValue, match="reason"):
+        services.roll_back(pool, 1, reason=reason, author="tests", redis=redis)
+
+
 def test_roll_back_is_a_new_version_equal_to_an_old_one(pool: str, redis: Redis) -> None:
     change(pool, redis, max_running=8, prefill_share=0.25)
     change(pool, redis, max_running=4)
@@ -132,6 +164,8 @@ def test_unknown_pool_is_named(pool: str, redis: Redis) -> None:
         change("nowhere", redis, max_running=1)
     with pytest.raises(PoolNotFound, match="nowhere"):
         selectors.current_tunables("nowhere")
+    with pytest.raises(PoolNotFound, match="no"):
+        change("no\0where", redis, max_running=1)
 
 
 def test_stored_values_outlive_the_definition(pool: str) -> None:

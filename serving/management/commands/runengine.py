@@ -44,6 +44,7 @@ class Command(BaseCommand):
             model=settings.FOOTPLATE_MODEL.name,
             device=options["device"],
             dtype=options["dtype"],
+            gauge=runner.device_usage,
         )
         try:
             run_until_signalled(worker, drain_seconds=settings.FOOTPLATE_DRAIN_SECONDS)

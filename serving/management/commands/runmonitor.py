@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import signal
 from collections.abc import Sequence
 from typing import Any
 
 from channels.db import database_sync_to_async
+from channels.layers import get_channel_layer
 from django.conf import settings
 from django.core.management.base import BaseCommand
 from redis.asyncio import Redis
@@ -15,6 +17,7 @@ from redis.asyncio import Redis
 from serving.contracts.errors import PoolNotFound
 from serving.contracts.ids import PoolName
 from serving.contracts.messages import AnnouncedTunables
+from serving.telemetry.feed import broadcast
 from serving.telemetry.monitor import Monitor
 from serving.tuning.selectors import current_tunables, pool_names
 
@@ -35,7 +38,13 @@ async def _run_monitor(redis_url: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     async with Redis.from_url(redis_url, socket_timeout=5.0, socket_connect_timeout=2.0) as redis:
-        await Monitor(redis, pools=_read_pools, stored_tunables=_read_tunables).run(stopping)
+        monitor = Monitor(
+            redis,
+            pools=_read_pools,
+            stored_tunables=_read_tunables,
+            broadcast=functools.partial(broadcast, get_channel_layer()),
+        )
+        await monitor.run(stopping)
 
 
 async def _read_pools() -> Sequence[PoolName]:

@@ -1,0 +1,87 @@
+"""The history of a pool: what a console that opens, or comes back, is given."""
+
+from __future__ import annotations
+
+import msgspec
+from redis.asyncio import Redis
+
+from serving.contracts import keys
+from serving.telemetry.feed import read_history
+from serving.telemetry.frames import Point
+from serving.telemetry.history import KEPT_SECONDS, add_point
+from tests.telemetry.conftest import POOL
+
+
+def point_at(unix_seconds: float) -> Point:
+    return Point(unix_seconds, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 1, [[[None, 0.1, 0.2]] * 4] * 4)
+
+
+async def write(redis: Redis, *points: Point) -> None:
+    pipe = redis.pipeline(transaction=False)
+    for point in points:
+        add_point(pipe, POOL, point)
+    await pipe.execute()
+
+
+async def times(redis: Redis, *, since: float | None) -> list[float]:
+    return [msgspec.json.decode(row, type=Point).unix_seconds for row in await read_history(redis, POOL, since=since)]
+
+
+async def now(redis: Redis) -> float:
+    seconds, _ = await redis.time()
+    return float(seconds)
+
+
+async def test_gives_what_is_newer_oldest_first(redis: Redis) -> None:
+    seconds = await now(redis)
+    await write(redis, *(point_at(seconds - 10 + age) for age in range(10)))
+    assert await times(redis, since=None) == [seconds - 10 + age for age in range(10)]
+    assert await times(redis, since=seconds - 4) == [seconds - 3, seconds - 2, seconds - 1]
+    for since in (seconds - 1, seconds + 1e6, 1e300):
+        assert await times(redis, since=since) == []
+    assert len(await times(redis, since=-1e300)) == 10
+
+
+async def test_rows_are_the_json_of_points_as_they_were_written(redis: Redis) -> None:
+    point = point_at(await now(redis))
+    await write(redis, point)
+    assert await read_history(redis, POOL, since=None) == [msgspec.json.encode(point)]
+
+
+async def test_keeps_a_quarter_of_an_hour_and_no_more(redis: Redis) -> None:
+    seconds = await now(redis)
+    await write(redis, *(point_at(seconds - 0.001 * age) for age in range(KEPT_SECONDS + 60)))
+    assert await redis.xlen(keys.history(POOL)) == KEPT_SECONDS
+    assert len(await times(redis, since=None)) == KEPT_SECONDS
+
+
+async def test_what_is_older_than_a_quarter_of_an_hour_is_left_out(redis: Redis) -> None:
+    seconds = await now(redis)
+    for age in (KEPT_SECONDS + 100, KEPT_SECONDS - 100):
+        content = msgspec.json.encode(point_at(seconds - age))
+        await redis.xadd(keys.history(POOL), {keys.FIELD: content}, id=f"{int(seconds - age) * 1000}-0")
+    assert await times(redis, since=None) == [seconds - KEPT_SECONDS + 100]
+    assert await times(redis, since=seconds - 10_000) == [seconds - KEPT_SECONDS + 100]
+
+
+async def test_history_that_is_gone_is_empty_and_begins_anew(redis: Redis) -> None:
+    seconds = await now(redis)
+    await write(redis, point_at(seconds - 1))
+    await redis.flushall()
+    assert await read_history(redis, POOL, since=None) == []
+    await write(redis, point_at(seconds))
+    assert await times(redis, since=None) == [seconds]
+
+
+async def test_what_it_does_not_understand_is_left_out(redis: Redis) -> None:
+    seconds = await now(redis)
+    for content in (b"", b"{}", b"[1,2]", b"\xc1"):
+        await redis.xadd(keys.history(POOL), {keys.FIELD: content})
+    await redis.xadd(keys.history(POOL), {b"other": b"field"})
+    await write(redis, point_at(seconds))
+    assert await times(redis, since=None) == [seconds]
+
+
+async def test_history_of_a_pool_that_nobody_monitors_goes_by_itself(redis: Redis) -> None:
+    await write(redis, point_at(await now(redis)))
+    assert KEPT_SECONDS < await redis.ttl(keys.history(POOL)) <= 2 * 3600

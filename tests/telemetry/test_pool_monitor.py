@@ -1,0 +1,146 @@
+"""What a frame holds, who is told of it, and what of it becomes history."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import msgspec
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from serving.contracts import keys
+from serving.contracts.ids import EngineId, OwnerId, PoolName
+from serving.contracts.messages import AnnouncedTunables, encode
+from serving.contracts.tunables import Tunables
+from serving.telemetry.feed import read_history
+from serving.telemetry.frames import Frame, LiveFrame, Point
+from serving.telemetry.intervals import IntervalRecorder, encode_batch
+from serving.telemetry.points import live_frame_of, point_of
+from serving.telemetry.pool_monitor import PoolMonitor
+from tests.telemetry.actions import beat, read_frame
+from tests.telemetry.conftest import POOL, Clock, Consoles, snapshot
+
+
+@pytest.fixture
+def monitor(redis: Redis, consoles: Consoles) -> PoolMonitor:
+    return PoolMonitor(redis, POOL, broadcast=consoles)
+
+
+async def next_frame(monitor: PoolMonitor, redis: Redis) -> Frame:
+    await monitor.publish_frame()
+    frame = await read_frame(redis)
+    assert frame is not None
+    return frame
+
+
+async def measure_ttfts(redis: Redis, recorder: IntervalRecorder, *, seconds_ago: int, count: int) -> None:
+    for _ in range(count):
+        recorder.record_ttft(0.1 * (1 + seconds_ago))
+    batch = recorder.flush()
+    assert batch is not None
+    now, _ = await redis.time()
+    await redis.xadd(keys.intervals(POOL), {keys.FIELD: encode_batch(batch)}, id=f"{(int(now) - seconds_ago) * 1000}-0")
+
+
+async def test_consoles_are_told_what_is_stored(redis: Redis, monitor: PoolMonitor, consoles: Consoles) -> None:
+    await beat(redis, snapshot(num_running=3, kv_blocks_used=20))
+    await redis.set(keys.announced_tunables(POOL), encode(AnnouncedTunables(8, Tunables())))
+    for _ in range(3):
+        frame = await next_frame(monitor, redis)
+        pool, sequence, content = consoles.heard[-1]
+        live = msgspec.json.decode(content, type=LiveFrame)
+        assert (pool, sequence) == (POOL, frame.sequence)
+        assert live == live_frame_of(frame)
+        assert (live.announced_version, live.point.num_running) == (8, 3)
+        assert msgspec.json.decode(content)["type"] == "frame"
+    assert [sequence for _, sequence, _ in consoles.heard] == [1, 2, 3]
+
+
+async def test_each_window_holds_what_was_measured_in_it(redis: Redis, monitor: PoolMonitor) -> None:
+    recorder = IntervalRecorder(owner_id=OwnerId("web-1"), pool=POOL, clock=Clock())
+    for seconds_ago, count in ((850, 1000), (250, 100), (50, 10), (3, 1)):
+        await measure_ttfts(redis, recorder, seconds_ago=seconds_ago, count=count)
+    frame = await next_frame(monitor, redis)
+    assert [window.ttft_seconds.count for window in frame.windows] == [1, 11, 111, 1111]
+    assert [window.ttft_seconds.p50 for window in frame.windows] == [
+        pytest.approx(0.1 * (1 + seconds_ago), rel=0.011) for seconds_ago in (3, 50, 250, 850)
+    ]
+
+
+async def test_what_lies_in_the_inbox_is_counted(redis: Redis, monitor: PoolMonitor) -> None:
+    await redis.xadd(keys.inbox(POOL), {keys.FIELD: b"whatever it is"})
+    frame = await next_frame(monitor, redis)
+    assert (frame.num_unread, frame.num_unread_tokens) == (1, 0)
+    assert point_of(frame).num_waiting == 1
+
+
+@pytest.mark.parametrize("error", [RedisConnectionError("gone"), OSError("gone"), RuntimeError("Event loop is closed")])
+async def test_frames_go_on_while_consoles_cannot_be_told(
+    redis: Redis,
+    monitor: PoolMonitor,
+    consoles: Consoles,
+    error: Exception,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    consoles.error = error
+    assert [(await next_frame(monitor, redis)).sequence for _ in range(3)] == [1, 2, 3]
+    assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
+    consoles.error = None
+    await monitor.publish_frame()
+    assert [sequence for _, sequence, _ in consoles.heard] == [4]
+
+
+async def test_frames_go_on_while_telling_consoles_hangs(redis: Redis) -> None:
+    async def hang(_pool: PoolName, *, sequence: int, frame: bytes) -> None:
+        await asyncio.Event().wait()
+
+    monitor = PoolMonitor(redis, POOL, broadcast=hang)
+    assert (await next_frame(monitor, redis)).sequence == 1
+    assert (await next_frame(monitor, redis)).sequence == 2
+
+
+async def test_one_point_a_second_becomes_history(redis: Redis, monitor: PoolMonitor) -> None:
+    frames = []
+    for _ in range(8):
+        frames.append(await next_frame(monitor, redis))
+        await asyncio.sleep(0.2)
+    first_of_seconds = list({int(frame.unix_seconds): point_of(frame) for frame in reversed(frames)}.values())[::-1]
+    rows = await read_history(redis, POOL, since=None)
+    assert [msgspec.json.decode(row, type=Point) for row in rows] == first_of_seconds
+    assert 1 < len(rows) < 8
+
+
+async def test_history_goes_on_where_the_monitor_before_ended(redis: Redis, consoles: Consoles) -> None:
+    for _ in range(2):
+        await PoolMonitor(redis, POOL, broadcast=consoles).publish_frame()
+        await asyncio.sleep(1.0)
+    rows = await read_history(redis, POOL, since=None)
+    times = [msgspec.json.decode(row, type=Point).unix_seconds for row in rows]
+    assert len(times) == 2
+    assert times[0] < times[1]
+
+
+async def test_gauges_are_nought_within_four_frames_of_the_last_work(redis: Redis, monitor: PoolMonitor) -> None:
+    busy = {"num_running": 4, "num_waiting": 200, "num_waiting_tokens": 9000, "kv_blocks_used": 80, "busy_ratio": 0.9}
+    await beat(redis, snapshot(**busy))
+    await redis.xadd(keys.inbox(POOL), {keys.FIELD: b"one more"})
+    assert point_of(await next_frame(monitor, redis)).num_waiting == 201
+    await beat(redis, snapshot())
+    await redis.delete(keys.inbox(POOL))
+    points = [point_of(await next_frame(monitor, redis)) for _ in range(4)]
+    assert (points[-1].num_running, points[-1].num_waiting, points[-1].num_waiting_tokens) == (0, 0, 0)
+    assert (points[-1].kv_used_ratio, points[-1].utilisation_ratio) == (0, 0)
+
+
+async def test_gauges_are_nought_once_every_engine_is_gone(redis: Redis, monitor: PoolMonitor) -> None:
+    for second in range(3):
+        engine = snapshot(num_running=4, generated_tokens_total=100 * second, uptime_seconds=10.0 + second)
+        await beat(redis, engine)
+        await monitor.publish_frame()
+    assert point_of(await next_frame(monitor, redis)).generated_tokens_per_second == 100
+    await redis.delete(keys.heartbeat(EngineId("engine-1")))
+    point = point_of(await next_frame(monitor, redis))
+    assert (point.num_running, point.generated_tokens_per_second, point.memory_bytes) == (0, 0, 0)
+    assert point.tunables_version is None
