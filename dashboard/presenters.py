@@ -3,156 +3,148 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Protocol
 
-from serving.contracts.messages import AnnouncedTunables
 from serving.contracts.tunables import TunableSpec, describe
 
-_GAUGES = {
-    "num_engines": "Engines",
-    "num_running": "Running",
-    "num_waiting": "Waiting",
-    "num_waiting_tokens": "Waiting, prompt tokens",
-    "kv_blocks_used": "KV blocks in use",
-    "kv_blocks_cached": "KV blocks cached",
-    "kv_blocks_free": "KV blocks free",
-    "kv_blocks_total": "KV blocks in all",
+_GROUPS = {
+    "Batching": (
+        "mode",
+        "batch_window_ms",
+        "max_running",
+        "max_batch_tokens",
+        "max_prefill_chunk",
+        "prefill_share",
+    ),
+    "Queue": ("max_queue_requests", "max_queue_tokens", "max_queue_wait_ms"),
+    "KV memory": ("kv_limit_ratio", "kv_watermark_ratio"),
 }
-_INTERVALS = {
-    "queue_time_seconds": "Queue time",
-    "ttft_seconds": "Time to first token",
-    "itl_seconds": "Between tokens",
-    "e2e_seconds": "End to end",
-}
-_PERCENTILES = ("p50", "p90", "p95", "p99")
-_NOTHING = "–"
+_REST = "Other"
+_UNIT_SUFFIXES = ("_ms", "_ratio")
+_ABBREVIATIONS = {"kv": "KV", "slo": "SLO", "ttft": "TTFT", "itl": "ITL"}
+_RATIO_STEP = "0.01"
 
 
-class Version(Protocol):
+class StoredVersion(Protocol):
     """A stored version of a pool's tunables."""
 
     number: int
     changes: dict[str, Any]
     reason: str
     author: str
-    created_at: Any
+    created_at: datetime
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class IntervalRow:
-    """One interval's distribution over the last minute, in milliseconds."""
-
-    label: str
-    count: int
-    mean: str
-    percentiles: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class TunableRow:
-    """One tunable in force."""
+class Lever:
+    """One tunable as the Live page offers it. `low`, `high` and `step` are HTML's numbers, empty for a choice."""
 
     name: str
-    value: str
+    label: str
+    kind: str
     unit: str
     bounds: str
+    low: str
+    high: str
+    step: str
+    choices: tuple[str, ...]
+    default: str
     effect: str
     help: str
-    is_default: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LeverGroup:
+    """Levers under one heading."""
+
+    title: str
+    levers: tuple[Lever, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ChangeRow:
+    """What a version changed of one tunable."""
+
+    name: str
+    old: str
+    new: str
+    unit: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VersionRow:
-    """One version in the history."""
+    """One version in the list."""
 
     number: int
-    created_at: Any
+    created_at: datetime
     author: str
-    changes: tuple[str, ...]
+    changes: tuple[ChangeRow, ...]
     reason: str
+    is_in_force: bool
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class PoolPage:
-    """One pool on the overview page. `is_readable` is False where Redis could not be asked."""
-
-    name: str
-    is_readable: bool
-    version: int
-    applied: str
-    gauges: tuple[tuple[str, str], ...]
-    intervals: tuple[IntervalRow, ...]
-    tunables: tuple[TunableRow, ...]
-    versions: tuple[VersionRow, ...]
+def present_levers(specs: Sequence[TunableSpec]) -> tuple[LeverGroup, ...]:
+    """A lever for each tunable, under headings; a tunable that nobody put under one is under the last."""
+    by_name = {spec.name: spec for spec in specs}
+    grouped = {name for names in _GROUPS.values() for name in names}
+    titles = {**_GROUPS, _REST: tuple(name for name in by_name if name not in grouped)}
+    groups = (
+        LeverGroup(title, tuple(_present_lever(by_name[name]) for name in names if name in by_name))
+        for title, names in titles.items()
+    )
+    return tuple(group for group in groups if group.levers)
 
 
-def present_pool(
-    name: str,
-    *,
-    snapshot: Mapping[str, Any] | None,
-    announced: AnnouncedTunables,
-    versions: Iterable[Version],
-) -> PoolPage:
-    """The page of a pool from its snapshot (None where there is none), tunables in force and newest versions."""
-    state = snapshot or {}
-    values = announced.tunables.as_dict()
-    return PoolPage(
-        name=name,
-        is_readable=snapshot is not None,
-        version=announced.version,
-        applied=f"applied on {state.get('applied_by', 0)} of {state.get('num_engines', 0)} engines",
-        gauges=tuple((label, _number(state.get(key))) for key, label in _GAUGES.items()),
-        intervals=tuple(
-            _present_interval(label, state.get("intervals", {}).get(key)) for key, label in _INTERVALS.items()
-        ),
-        tunables=tuple(_present_tunable(spec, values[spec.name]) for spec in describe()),
-        versions=tuple(_present_version(version) for version in versions),
+def present_versions(versions: Iterable[StoredVersion], *, in_force: int) -> tuple[VersionRow, ...]:
+    """A row a version; `in_force` is the newest version's number."""
+    units = {spec.name: "" if spec.unit == "ratio" else spec.unit for spec in describe()}
+    return tuple(
+        VersionRow(
+            number=version.number,
+            created_at=version.created_at,
+            author=version.author,
+            changes=_present_changes(version.changes, units),
+            reason=version.reason,
+            is_in_force=version.number == in_force,
+        )
+        for version in versions
     )
 
 
-def _present_interval(label: str, figures: Mapping[str, Any] | None) -> IntervalRow:
-    figures = figures or {}
-    return IntervalRow(
-        label=label,
-        count=figures.get("count", 0),
-        mean=_milliseconds(figures.get("mean")),
-        percentiles=tuple(_milliseconds(figures.get(name)) for name in _PERCENTILES),
-    )
-
-
-def _present_tunable(spec: TunableSpec, value: Any) -> TunableRow:
-    return TunableRow(
+def _present_lever(spec: TunableSpec) -> Lever:
+    is_choice = spec.kind == "choice"
+    low, high = spec.low, spec.high
+    return Lever(
         name=spec.name,
-        value=_number(value),
+        label=_label(spec.name),
+        kind=spec.kind,
         unit=spec.unit,
-        bounds=spec.bounds,
+        bounds=", ".join(spec.choices) if is_choice else f"{_shown(low)} – {_shown(high)}",
+        low="" if low is None else f"{low:.15g}",
+        high="" if high is None else f"{high:.15g}",
+        step="" if is_choice else _RATIO_STEP if spec.unit == "ratio" else "1",
+        choices=spec.choices,
+        default=_shown(spec.default),
         effect=spec.effect,
         help=spec.help,
-        is_default=value == spec.default,
     )
 
 
-def _present_version(version: Version) -> VersionRow:
-    return VersionRow(
-        number=version.number,
-        created_at=version.created_at,
-        author=version.author,
-        changes=tuple(f"{name}: {_number(old)} → {_number(new)}" for name, (old, new) in version.changes.items()),
-        reason=version.reason,
-    )
+def _label(name: str) -> str:
+    """A tunable's name as people write it; its unit stands beside it."""
+    for suffix in _UNIT_SUFFIXES:
+        name = name.removesuffix(suffix)
+    first, *rest = name.split("_")
+    return " ".join([_ABBREVIATIONS.get(first, first.capitalize()), *(_ABBREVIATIONS.get(word, word) for word in rest)])
 
 
-def _number(value: Any) -> str:
-    if value is None:
-        return _NOTHING
-    if isinstance(value, float):
-        return f"{value:g}" if value < 1e6 else f"{value:,.0f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+def _present_changes(changes: Mapping[str, Any], units: Mapping[str, str]) -> tuple[ChangeRow, ...]:
+    return tuple(ChangeRow(name, _shown(old), _shown(new), units.get(name, "")) for name, (old, new) in changes.items())
 
 
-def _milliseconds(seconds: float | None) -> str:
-    if seconds is None:
-        return _NOTHING
-    milliseconds = seconds * 1000
-    return f"{milliseconds:,.0f} ms" if milliseconds >= 100 else f"{milliseconds:.1f} ms"
+def _shown(value: Any) -> str:
+    if isinstance(value, float) and not value.is_integer():
+        return f"{value:g}"
+    return f"{value:,.0f}" if isinstance(value, (int, float)) else str(value)

@@ -6,7 +6,8 @@ import asyncio
 import os
 from typing import Any, cast
 
-from channels.routing import ProtocolTypeRouter
+from channels.routing import ProtocolTypeRouter, URLRouter
+from channels.sessions import CookieMiddleware
 from django.core.asgi import get_asgi_application
 
 from serving.api.context import ApiServices
@@ -16,11 +17,15 @@ _CONSOLE = ("/console", "/static")
 
 
 def build_application(services: ApiServices) -> Entrance:
-    """The whole application around `services`; Django must have been set up. Websockets join the router here."""
+    """The whole application around `services`; Django must have been set up."""
+    from dashboard.origin import OwnOriginOnly
+    from dashboard.routing import websocket_urlpatterns
     from serving.api.handler import ApiHandler
 
     http = SplitByPath(console=cast(Application, get_asgi_application()), api=cast(Application, ApiHandler()))
-    return Entrance(ProtocolTypeRouter({"http": http}), services)
+    # Who is signed in is the console's to ask, of each command anew; here the cookies are read.
+    websocket = OwnOriginOnly(CookieMiddleware(URLRouter(websocket_urlpatterns)))
+    return Entrance(ProtocolTypeRouter({"http": http, "websocket": websocket}), services)
 
 
 class SplitByPath:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
+from playwright.sync_api import Browser
 
+from tests.e2e.browsing import Console, open_console, running_browser
 from tests.e2e.stack import Stack
 
 
@@ -43,3 +46,25 @@ def client(stack: Stack) -> Iterator[openai.OpenAI]:
 @pytest.fixture
 def model(client: openai.OpenAI) -> str:
     return client.models.list().data[0].id
+
+
+@pytest.fixture(scope="module")  # not longer: async tests cannot run beside it
+def browser() -> Iterator[Browser]:
+    """A real browser that a module's tests share."""
+    with running_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def console_page(browser: Browser) -> Iterator[Callable[..., Console]]:
+    """Opens signed-in consoles (see `open_console`), closed at the test's end, when none may have a complaint left."""
+    opened: list[Console] = []
+
+    def open_one(stack: Stack, path: str = "/console/", **options: Any) -> Console:
+        opened.append(open_console(browser, stack, path, **options))
+        return opened[-1]
+
+    yield open_one
+    for console in opened:
+        console.page.context.close()
+    assert [complaint for console in opened for complaint in console.complaints] == []

@@ -1,0 +1,81 @@
+/**
+ * The table of engines, a row each.
+ *
+ * @typedef {import("./state.js").State} State
+ * @typedef {import("./types.js").EngineSnapshot} EngineSnapshot
+ */
+import { byId, create, setText } from "./dom.js";
+import { bytes, count, duration, milliseconds, percent } from "./format.js";
+import { shown } from "./selectors.js";
+
+const NUM_COLUMNS = 11;
+
+/**
+ * @param {HTMLElement} body
+ * @returns {{render: (state: State) => void}}
+ */
+export function createEngines(body) {
+  /** @type {Map<string, HTMLElement[]>} */
+  let rows = new Map();
+  const none = create("tr", {}, [create("td", { className: "none", colSpan: NUM_COLUMNS, text: "No engine runs." })]);
+  const summary = byId("engines-summary");
+
+  /** @param {EngineSnapshot[]} engines */
+  function rebuild(engines) {
+    rows = new Map(engines.map((engine) => [engine.engine_id, createCells()]));
+    const lines = [...rows.values()].map((cells) => create("tr", {}, cells));
+    body.replaceChildren(...(lines.length ? lines : [none]));
+  }
+
+  return {
+    render(state) {
+      const { frame } = shown(state);
+      if (frame === null) return;
+      const engines = [...frame.engines].sort((one, other) => (one.name < other.name ? -1 : 1));
+      if (engines.map((engine) => engine.engine_id).join() !== [...rows.keys()].join() || body.childElementCount === 0)
+        rebuild(engines);
+      setText(summary, engines.length === 1 ? "1 engine" : `${engines.length} engines`);
+      for (const engine of engines)
+        fill(/** @type {HTMLElement[]} */ (rows.get(engine.engine_id)), engine, state.storedVersion);
+    },
+  };
+}
+
+function createCells() {
+  const name = create("th", { scope: "row" }, [create("span"), create("small")]);
+  const state = create("td", {}, [create("span", { className: "state" })]);
+  const others = Array.from({ length: NUM_COLUMNS - 2 }, (_, index) =>
+    create("td", { className: index === 0 ? "" : "end num" }),
+  );
+  return [name, state, ...others];
+}
+
+/** @param {HTMLElement[]} cells @param {EngineSnapshot} engine @param {number | null} storedVersion */
+function fill(cells, engine, storedVersion) {
+  const [name, state, device, version, running, waiting, kv, load, memory, step, uptime] = cells;
+  setText(name.children[0], engine.name);
+  setText(name.children[1], engine.engine_id === engine.name ? "" : engine.engine_id.slice(0, 12));
+  setText(state.children[0], engine.state);
+  /** @type {HTMLElement} */ (state.children[0]).dataset.state = engine.state;
+  setText(device, `${engine.device} · ${engine.dtype}`);
+  const isBehind = storedVersion !== null && engine.tunables_version < storedVersion;
+  version.classList.toggle("behind", isBehind);
+  setText(version, isBehind ? `v${engine.tunables_version} of v${storedVersion}` : `v${engine.tunables_version}`);
+  setText(running, count(engine.num_running));
+  setText(waiting, count(engine.num_waiting));
+  setText(kv, percent(engine.kv_blocks_total ? engine.kv_blocks_used / engine.kv_blocks_total : null));
+  setText(
+    load,
+    engine.accelerator_ratio === null
+      ? `${percent(engine.busy_ratio)} busy`
+      : `${percent(engine.accelerator_ratio)} GPU`,
+  );
+  setText(
+    memory,
+    engine.accelerator_memory_bytes === null
+      ? `${bytes(engine.rss_bytes)} RSS`
+      : `${bytes(engine.accelerator_memory_bytes)} GPU`,
+  );
+  setText(step, milliseconds(engine.last_step_ms));
+  setText(uptime, duration(engine.uptime_seconds));
+}

@@ -1,0 +1,64 @@
+/**
+ * The Live page: one store, one connection, and the views, drawn at most once an animation frame and only in sight.
+ *
+ * @typedef {import("./state.js").State} State
+ */
+import { createBoard } from "./board.js";
+import { byId, chosen } from "./dom.js";
+import { createEngines } from "./engines.js";
+import { createLevers } from "./levers.js";
+import { openLink } from "./link.js";
+import { createPrompt } from "./prompt.js";
+import { createProposalPanel } from "./proposal_panel.js";
+import { reduce } from "./reducers.js";
+import { initialState } from "./state.js";
+import { createStatus } from "./status.js";
+import { createStore } from "./store.js";
+import { createTiles } from "./tiles.js";
+import { createVersions } from "./versions.js";
+import { createViewControls } from "./view_controls.js";
+
+/** @param {HTMLElement} root */
+function start(root) {
+  const { socketPath = "", promptUrl = "", maySteer } = root.dataset;
+  const choices = { window: Number(chosen(byId("window")) ?? 1), spanSeconds: Number(chosen(byId("span")) ?? 300) };
+  const store = createStore(reduce, initialState(choices));
+  const link = openLink({ url: new URL(socketPath, location.href.replace(/^http/, "ws")).href, store });
+  const { dispatch } = store;
+  let isRequested = false;
+
+  const views = [
+    createStatus(root, { onRetry: link.retryNow }),
+    createViewControls(dispatch),
+    createTiles(byId("tiles")),
+    createBoard(byId("charts"), requestRender),
+    createLevers(byId("levers"), dispatch),
+    createProposalPanel(byId("levers"), { dispatch, apply: link.apply }),
+    createVersions(byId("versions"), {
+      rollBack: link.rollBack,
+      maySteer: maySteer === "true",
+      problem: byId("versions-error"),
+    }),
+    createEngines(byId("engines")),
+  ];
+  createPrompt({ url: promptUrl });
+
+  function requestRender() {
+    if (isRequested) return;
+    isRequested = true;
+    requestAnimationFrame(() => {
+      isRequested = false;
+      const state = store.getState();
+      for (const view of views) view.render(state);
+    });
+  }
+
+  store.subscribe(requestRender);
+  addEventListener("online", link.retryNow);
+  document.addEventListener("visibilitychange", () => {
+    if (document.visibilityState === "visible") link.retryNow();
+  });
+  requestRender();
+}
+
+start(byId("live"));

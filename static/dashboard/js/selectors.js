@@ -1,0 +1,183 @@
+/**
+ * What the views read out of the state. Figures are those shown: of the moment of the pause, while paused.
+ *
+ * @typedef {import("./state.js").State} State
+ * @typedef {import("./types.js").Frame} Frame
+ * @typedef {import("./types.js").EngineSnapshot} EngineSnapshot
+ * @typedef {import("./types.js").TunableValues} TunableValues
+ * @typedef {import("./ring.js").Ring} Ring
+ */
+
+/** Figures and whose they are: the accelerators', the engines', or of some the one and of others the other. */
+/** @typedef {{ratio: number | null, kind: "accelerator" | "busy" | "mixed" | null}} Utilisation */
+/** @typedef {{bytes: number | null, kind: "accelerator" | "rss" | "mixed" | null}} Memory */
+/** @typedef {{usedRatio: number, cachedRatio: number}} KvShares of all blocks */
+/** @typedef {KvShares & {usedBlocks: number, cachedBlocks: number, totalBlocks: number}} KvUse */
+
+/**
+ * @typedef {object} Totals
+ * @property {number} numEngines
+ * @property {number} running sequences
+ * @property {number | null} maxRunning of all engines together; null where no values are known
+ * @property {number} waiting sequences
+ * @property {number} waitingTokens
+ * @property {KvUse} kv
+ * @property {number} promptTokensPerSecond
+ * @property {number} generatedTokensPerSecond
+ * @property {Utilisation} utilisation
+ * @property {Memory} memory
+ */
+
+/**
+ * The frame and the points to draw; `until` is the charts' right edge, in unix seconds.
+ *
+ * @param {State} state
+ * @returns {{frame: Frame | null, ring: Ring | null, until: number | null}}
+ */
+export function shown({ paused, frame, ring }) {
+  const { frame: shownFrame, ring: shownRing } = paused ?? { frame, ring };
+  return { frame: shownFrame, ring: shownRing, until: shownRing?.newestSeconds ?? null };
+}
+
+/**
+ * The stretch of time that the charts show, in unix seconds; null while there is no point.
+ *
+ * @param {State} state
+ * @returns {{since: number, until: number} | null}
+ */
+export function shownRange(state) {
+  const { until } = shown(state);
+  return until === null ? null : { since: until - state.spanSeconds, until };
+}
+
+/**
+ * How many engines run `version` (the newest stored one unless given) or a later one.
+ *
+ * @param {State} state
+ * @param {number | null} [version]
+ * @returns {{version: number | null, applied: number, total: number}}
+ */
+export function enginesApplied(state, version = state.storedVersion) {
+  const engines = state.frame?.engines ?? [];
+  const applied = engines.filter((engine) => version !== null && engine.tunables_version >= version);
+  return { version, applied: applied.length, total: engines.length };
+}
+
+/**
+ * The values that every engine runs. Where none lives, or theirs are not known here, those stored last, unconfirmed.
+ *
+ * @param {State} state
+ * @returns {{values: TunableValues, version: number, confirmed: boolean} | null}
+ */
+export function confirmedValues({ frame, versions }) {
+  const running = (frame?.engines ?? []).map((engine) => engine.tunables_version);
+  const lowest = running.length > 0 ? Math.min(...running) : null;
+  const confirmed = versions.find((version) => version.number === lowest);
+  const info = confirmed ?? versions[0];
+  return info ? { values: info.values, version: info.number, confirmed: confirmed !== undefined } : null;
+}
+
+/**
+ * All engines together; null before the first frame.
+ *
+ * @param {State} state
+ * @returns {Totals | null}
+ */
+export function totals(state) {
+  const { frame, ring } = shown(state);
+  if (frame === null || ring === null) return null;
+  const { engines } = frame;
+  const field = (/** @type {string} */ name) => Number(frame.point[ring.shape.fields.indexOf(name)]);
+  const maxRunning = confirmedValues(state)?.values.max_running;
+  return {
+    numEngines: engines.length,
+    running: field("num_running"),
+    maxRunning: typeof maxRunning === "number" && engines.length > 0 ? maxRunning * engines.length : null,
+    waiting: field("num_waiting"),
+    waitingTokens: field("num_waiting_tokens"),
+    kv: {
+      usedRatio: field("kv_used_ratio"),
+      cachedRatio: field("kv_cached_ratio"),
+      usedBlocks: sum(engines, (engine) => engine.kv_blocks_used),
+      cachedBlocks: sum(engines, (engine) => engine.kv_blocks_cached),
+      totalBlocks: sum(engines, (engine) => engine.kv_blocks_total),
+    },
+    promptTokensPerSecond: field("prompt_tokens_per_second"),
+    generatedTokensPerSecond: field("generated_tokens_per_second"),
+    utilisation: utilisationOf(engines, field("utilisation_ratio")),
+    memory: memoryOf(engines, field("memory_bytes")),
+  };
+}
+
+/**
+ * How the pool's requests ended, added up over reasons and codes.
+ *
+ * @param {State} state
+ * @returns {{submitted: number, finished: number, aborted: number, refused: number, failed: number} | null}
+ */
+export function outcomes(state) {
+  const { frame } = shown(state);
+  if (frame === null) return null;
+  const counts = Object.entries(frame.outcomes);
+  const ended = (/** @type {string} */ kind) =>
+    sum(counts, ([name, count]) => (name === kind || name.startsWith(`${kind}:`) ? count : 0));
+  return {
+    submitted: ended("submitted"),
+    finished: ended("finished"),
+    aborted: ended("aborted"),
+    refused: ended("refused"),
+    failed: ended("failed"),
+  };
+}
+
+/**
+ * The newest percentiles, in seconds: `figures(state).ttft_seconds[95]`; null where nothing was measured.
+ *
+ * @param {State} state
+ * @param {number} [window] index; the chosen one unless given
+ * @returns {Record<string, Record<number, number | null>>}
+ */
+export function figures(state, window = state.window) {
+  const { ring } = shown(state);
+  const { hello } = state;
+  if (ring === null || hello === null) return {};
+  const of = (/** @type {string} */ interval) =>
+    Object.fromEntries(
+      hello.percentiles.map((percentile) => [percentile, ring.latestPercentile({ window, interval, percentile })]),
+    );
+  return Object.fromEntries(hello.interval_names.map((interval) => [interval, of(interval)]));
+}
+
+/** @param {EngineSnapshot[]} engines @param {number} ratio @returns {Utilisation} */
+function utilisationOf(engines, ratio) {
+  const kind = kindOf(engines, (engine) => typeof engine.accelerator_ratio === "number", "busy");
+  return { ratio: kind === null ? null : ratio, kind };
+}
+
+/** @param {EngineSnapshot[]} engines @param {number} bytes @returns {Memory} */
+function memoryOf(engines, bytes) {
+  const kind = kindOf(engines, (engine) => typeof engine.accelerator_memory_bytes === "number", "rss");
+  return { bytes: kind === null ? null : bytes, kind };
+}
+
+/**
+ * @template {string} Own
+ * @param {EngineSnapshot[]} engines
+ * @param {(engine: EngineSnapshot) => boolean} isAccelerators
+ * @param {Own} own
+ * @returns {"accelerator" | "mixed" | Own | null}
+ */
+function kindOf(engines, isAccelerators, own) {
+  if (engines.length === 0) return null;
+  const num = engines.filter(isAccelerators).length;
+  return num === 0 ? own : num === engines.length ? "accelerator" : "mixed";
+}
+
+/**
+ * @template Item
+ * @param {Item[]} items
+ * @param {(item: Item) => number} valueOf
+ */
+function sum(items, valueOf) {
+  return items.reduce((total, item) => total + valueOf(item), 0);
+}

@@ -1,0 +1,114 @@
+/**
+ * The row of figures above the charts.
+ *
+ * @typedef {import("./state.js").State} State
+ * @typedef {import("./selectors.js").Totals} Totals
+ *
+ * @typedef {object} Reading what one tile shows
+ * @property {string} [title]
+ * @property {string} value
+ * @property {string} [unit]
+ * @property {string} note
+ * @property {number | null} [ratio] fills the tile's meter
+ * @property {number} [second] fills more of it, in another colour
+ */
+import { create, find, setText } from "./dom.js";
+import { bytes, compact, count, percent, rate } from "./format.js";
+import { outcomes, totals } from "./selectors.js";
+
+export const UTILISATION_TITLES = { accelerator: "GPU busy", busy: "Engine busy", mixed: "GPU or engine busy" };
+const MEMORY_TITLES = { accelerator: "GPU memory", rss: "Memory (RSS)", mixed: "GPU memory or RSS" };
+
+/**
+ * @param {HTMLElement} root
+ * @returns {{render: (state: State) => void}}
+ */
+export function createTiles(root) {
+  const tiles = [...root.querySelectorAll(".tile")].map((tile) => createTile(/** @type {HTMLElement} */ (tile)));
+  return {
+    render(state) {
+      const readings = read(state);
+      for (const tile of tiles) tile.render(readings[tile.name]);
+    },
+  };
+}
+
+/** @param {HTMLElement} tile */
+function createTile(tile) {
+  const name = tile.dataset.tile ?? "";
+  const title = find(tile, "dt");
+  const value = find(tile, ".tile-value");
+  const unit = find(tile, ".tile-figure small");
+  const note = find(tile, ".tile-note");
+  const bar = create("i");
+  const second = create("i", { className: "second" });
+  if (["running", "kv", "busy"].includes(name))
+    note.after(create("dd", { className: "meter", ariaHidden: "true" }, [second, bar]));
+  return {
+    name,
+    /** @param {Reading} reading */
+    render(reading) {
+      if (reading.title) setText(title, reading.title);
+      setText(value, reading.value);
+      setText(unit, reading.unit ?? "");
+      setText(note, reading.note);
+      scaleTo(bar, reading.ratio ?? 0);
+      scaleTo(second, (reading.ratio ?? 0) + (reading.second ?? 0));
+    },
+  };
+}
+
+/** @param {HTMLElement} bar @param {number} ratio */
+function scaleTo(bar, ratio) {
+  bar.style.transform = `scaleX(${Math.min(1, Math.max(0, ratio)).toFixed(3)})`;
+}
+
+/** @param {State} state @returns {Record<string, Reading>} */
+function read(state) {
+  const now = totals(state);
+  return { ...(now === null ? nothing() : load(now)), outcomes: ends(state) };
+}
+
+/** @returns {Record<string, Reading>} */
+function nothing() {
+  const names = ["waiting", "running", "kv", "prompt", "generated", "busy", "memory"];
+  return Object.fromEntries(names.map((name) => [name, { value: "–", note: "" }]));
+}
+
+/** @param {Totals} now @returns {Record<string, Reading>} */
+function load(now) {
+  const { kv, utilisation, memory } = now;
+  const engines = now.numEngines === 1 ? "1 engine" : `${now.numEngines} engines`;
+  return {
+    waiting: { value: count(now.waiting), note: `${count(now.waitingTokens)} tokens` },
+    running: {
+      value: count(now.running),
+      unit: now.maxRunning === null ? "" : `of ${count(now.maxRunning)}`,
+      note: engines,
+      ratio: now.maxRunning ? now.running / now.maxRunning : null,
+    },
+    kv: {
+      value: now.numEngines ? percent(kv.usedRatio) : "–",
+      note: `${compact(kv.usedBlocks)}/${compact(kv.totalBlocks)} blocks`,
+      ratio: kv.usedRatio,
+      second: kv.cachedRatio,
+    },
+    prompt: { value: rate(now.promptTokensPerSecond), note: "tokens/s, prefill" },
+    generated: { value: rate(now.generatedTokensPerSecond), note: "tokens/s, decode" },
+    busy: {
+      title: UTILISATION_TITLES[utilisation.kind ?? "busy"],
+      value: percent(utilisation.ratio),
+      note: utilisation.kind === "busy" ? "time in steps" : "mean of engines",
+      ratio: utilisation.ratio,
+    },
+    memory: { title: MEMORY_TITLES[memory.kind ?? "rss"], value: bytes(memory.bytes), note: engines },
+  };
+}
+
+/** @param {State} state @returns {Reading} */
+function ends(state) {
+  const ended = outcomes(state);
+  if (ended === null) return { value: "–", note: "" };
+  const others = `${count(ended.refused)} refused · ${count(ended.failed)} failed`;
+  return { value: count(ended.finished), note: others };
+}

@@ -1,0 +1,182 @@
+/**
+ * The latest versions with their diffs, each with a button that rolls back to it.
+ *
+ * @typedef {import("./state.js").State} State
+ * @typedef {import("./types.js").TunableSpec} TunableSpec
+ * @typedef {import("./types.js").TunableValue} TunableValue
+ * @typedef {import("./types.js").VersionInfo} VersionInfo
+ * @typedef {import("./commands.js").Answer} Answer
+ *
+ * @typedef {object} Row
+ * @property {HTMLElement} element
+ * @property {(state: State) => void} update
+ */
+import { create, setText, show } from "./dom.js";
+import { age, diff, moment, plain } from "./format.js";
+import { confirmedValues, enginesApplied } from "./selectors.js";
+
+const NUM_SHOWN = 8;
+
+/**
+ * @param {HTMLElement} list
+ * @param {object} parts
+ * @param {(version: number) => Promise<Answer>} parts.rollBack
+ * @param {boolean} parts.maySteer
+ * @param {HTMLElement} parts.problem where a refusal is shown
+ * @returns {{render: (state: State) => void}}
+ */
+export function createVersions(list, { rollBack, maySteer, problem }) {
+  /** @type {Map<number, Row>} */
+  let rows = new Map();
+  /** @type {TunableSpec[]} */
+  let specs = [];
+
+  /** @param {number} number @param {HTMLButtonElement} button */
+  async function goBack(number, button) {
+    if (button.ariaBusy === "true") return;
+    button.ariaBusy = "true";
+    show(problem, false);
+    const answer = await rollBack(number);
+    button.ariaBusy = "false";
+    const text = problemOf(answer, specs);
+    setText(problem, text);
+    show(problem, text !== "");
+  }
+
+  return {
+    render(state) {
+      if (state.hello === null) return;
+      specs = state.hello.tunables;
+      const shown = state.versions.slice(0, NUM_SHOWN);
+      rows = new Map(
+        shown.map((version) => [
+          version.number,
+          rows.get(version.number) ?? createRow(version, { specs, goBack: maySteer ? goBack : null }),
+        ]),
+      );
+      place(
+        list,
+        [...rows.values()].map(({ element }) => element),
+      );
+      for (const row of rows.values()) row.update(state);
+    },
+  };
+}
+
+/**
+ * What is in place already stays untouched, so that it keeps focus and hover.
+ *
+ * @param {HTMLElement} list
+ * @param {HTMLElement[]} elements
+ */
+function place(list, elements) {
+  let next = list.firstElementChild;
+  for (const element of elements) {
+    if (element === next) next = next.nextElementSibling;
+    else list.insertBefore(element, next);
+  }
+  while (next) {
+    const surplus = next;
+    next = next.nextElementSibling;
+    surplus.remove();
+  }
+}
+
+/**
+ * @param {VersionInfo} version
+ * @param {object} options
+ * @param {TunableSpec[]} options.specs
+ * @param {((number: number, button: HTMLButtonElement) => void) | null} options.goBack null where it is not allowed
+ * @returns {Row}
+ */
+function createRow(version, { specs, goBack }) {
+  const { number, author, reason, created_at } = version;
+  const time = create("time", { dateTime: created_at });
+  const tag = create("span", { className: "tag", hidden: true });
+  const facts = create("p", { className: "facts" }, [time, ` · ${author || "system"}`, reason ? ` · ${reason}` : ""]);
+  const button = create("button", {
+    type: "button",
+    className: "small",
+    text: "Roll back",
+    ariaLabel: `Roll back to version ${number}`,
+  });
+  button.addEventListener("click", () => goBack?.(number, button));
+  const element = create("li", {}, [
+    create("span", { className: "version num", text: `v${number}` }),
+    create("div", {}, [create("ul", { className: "diff" }, diffItems(version, specs)), facts]),
+    create("div", { className: "end" }, [tag, button]),
+  ]);
+  return {
+    element,
+    update(state) {
+      const isNewest = state.versions[0]?.number === number;
+      const inForce = confirmedValues(state);
+      const isInForce = inForce !== null && inForce.confirmed && inForce.version === number;
+      setText(time, `${moment(created_at, state.now)}, ${age((state.now - Date.parse(created_at)) / 1000)}`);
+      element.classList.toggle("is-current", isInForce);
+      show(tag, isInForce || isNewest);
+      setText(tag, isInForce ? "in force" : appliedWords(state, number));
+      show(button, goBack !== null && !isNewest);
+      button.disabled = state.connection.state !== "live";
+    },
+  };
+}
+
+/** @param {State} state @param {number} number */
+function appliedWords(state, number) {
+  const { applied, total } = enginesApplied(state, number);
+  return `applied on ${applied} of ${total}`;
+}
+
+/** @param {Answer} answer @param {TunableSpec[]} specs */
+function problemOf(answer, specs) {
+  if (answer.outcome === "not_sent") return "Not connected: nothing was rolled back.";
+  if (answer.outcome === "unknown") return "No answer came: the list will show whether it was rolled back.";
+  if (answer.outcome !== "refused") return "";
+  const [newest] = answer.newer;
+  if (newest === undefined) return answer.message;
+  const changes = Object.entries(newest.changes).map(([name, [from, to]]) => lineOf({ name, from, to }, specs));
+  const account = `Version ${newest.number} by ${newest.author || "the system"} came first`;
+  return `${account} (${changes.join("; ") || "no change"}). Roll back again if you still want to.`;
+}
+
+/**
+ * A change in one line of text.
+ *
+ * @param {{name: string, from: TunableValue, to: TunableValue}} change
+ * @param {TunableSpec[]} specs
+ * @returns {string}
+ */
+export function lineOf({ name, from, to }, specs) {
+  const spec = specs.find((candidate) => candidate.name === name);
+  return spec ? diff(spec, from, to) : `${name} ${plain(from)} → ${plain(to)}`;
+}
+
+/**
+ * A version's diff, a line a tunable.
+ *
+ * @param {VersionInfo} version
+ * @param {TunableSpec[]} specs
+ * @returns {HTMLLIElement[]}
+ */
+export function diffItems({ changes }, specs) {
+  const lines = Object.entries(changes).map(([name, [from, to]]) => diffItem({ name, from, to }, specs));
+  return lines.length > 0 ? lines : [create("li", { className: "quiet", text: "no change" })];
+}
+
+/**
+ * @param {{name: string, from: TunableValue, to: TunableValue}} change
+ * @param {TunableSpec[]} specs
+ * @returns {HTMLLIElement}
+ */
+export function diffItem({ name, from, to }, specs) {
+  const unit = specs.find((spec) => spec.name === name)?.unit ?? "";
+  return create("li", {}, [
+    create("code", { text: name }),
+    " ",
+    create("span", { className: "old", text: plain(from) }),
+    create("span", { className: "arrow", text: " → " }),
+    create("span", { className: "new", text: plain(to) }),
+    create("span", { className: "unit", text: unit && unit !== "ratio" ? ` ${unit}` : "" }),
+  ]);
+}

@@ -1,0 +1,61 @@
+"""A web process without engines: database, Redis, feed and application are real."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from serving.config.asgi import build_application
+from serving.tuning.services import ensure_pool
+from tests.dashboard.harness import POOL, Page, Services, console_services, new_session
+
+OpenPage = Callable[..., Page]
+
+
+@pytest.fixture
+def pool(transactional_db: None) -> str:
+    return ensure_pool(POOL, "a-model").name
+
+
+@pytest.fixture
+async def services(valkey: str) -> AsyncIterator[Services]:
+    async with console_services(valkey) as services:
+        yield services
+
+
+@pytest.fixture
+def application(services: Services, pool: str) -> Any:
+    return build_application(services)
+
+
+@pytest.fixture
+async def operator(pool: str) -> str:
+    """The cookie of an operator who may steer."""
+    return await new_session("operator")
+
+
+@pytest.fixture
+async def make_page(application: Any) -> AsyncIterator[OpenPage]:
+    """Pages on the application that are gone after the test, and have left no task behind."""
+    before = asyncio.all_tasks()
+    pages: list[Page] = []
+
+    def make(*args: Any, application: Any = application, **kwargs: Any) -> Page:
+        pages.append(Page(application, *args, **kwargs))
+        return pages[-1]
+
+    yield make
+    for page in pages:
+        if page.task is not None and not page.task.done():
+            await page.leave()
+    serving = [task for task in asyncio.all_tasks() - before if "_Page" in repr(task.get_coro())]
+    assert serving == []
+
+
+@pytest.fixture
+async def page(make_page: OpenPage, operator: str) -> Page:
+    """An operator's page, not connected yet."""
+    return make_page(operator)

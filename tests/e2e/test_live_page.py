@@ -1,0 +1,275 @@
+"""The Live page in a real browser, over a real engine: an operator watches it, moves its levers, and loses the line."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.e2e.browsing import Console
+from tests.e2e.load import load
+from tests.e2e.stack import Stack
+
+pytestmark = [pytest.mark.stack, pytest.mark.model, pytest.mark.browser]
+
+OpenConsole = Callable[..., Console]
+CHARTS = ["sequences", "waiting_tokens", "kv", "tokens", "utilisation", "queue_time", "ttft", "itl", "e2e"]
+A_WHILE_MS = 30_000
+A_DURATION = re.compile(r"\d m?s")
+SOME_TEXT = re.compile(r"\w[^\w]+\w")
+
+
+def expect_live(page: Page) -> None:
+    expect(page.locator("#badge")).to_have_attribute("data-state", "live", timeout=A_WHILE_MS)
+
+
+def tile(page: Page, name: str) -> Any:
+    return page.locator(f"[data-tile={name}] .tile-value")
+
+
+def propose(page: Page, name: str, value: str) -> None:
+    page.locator(f"#lever-{name}").fill(value)
+
+
+def apply(page: Page, *, reason: str) -> None:
+    page.get_by_label("Reason").fill(reason)
+    page.locator("#apply").click()
+
+
+def newest_version(page: Page) -> int:
+    """The version in force as the page's heading tells it."""
+    text = page.locator("#levers-version").inner_text()
+    found = re.search(r"\d+", text)
+    assert found is not None, text
+    return int(found[0])
+
+
+def expect_version(page: Page, number: int) -> None:
+    expect(page.locator("#levers-version")).to_contain_text(str(number), timeout=A_WHILE_MS)
+
+
+def markers_of(page: Page, chart: str) -> list[str]:
+    """The labels of the markers that a chart draws."""
+    script = """chart => {
+        const canvas = document.querySelector(`[data-chart=${chart}] canvas`);
+        const annotations = Chart.getChart(canvas).options.plugins.annotation.annotations;
+        return Object.values(annotations).map(each => String(each.label.content));
+    }"""
+    return list(page.evaluate(script, chart))
+
+
+def inked_pixels(page: Page, chart: str) -> int:
+    """How many pixels of a chart's canvas are not empty."""
+    script = """chart => {
+        const canvas = document.querySelector(`[data-chart=${chart}] canvas`);
+        const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+        let inked = 0;
+        for (let i = 3; i < data.length; i += 4) inked += data[i] > 0;
+        return inked;
+    }"""
+    return int(page.evaluate(script, chart))
+
+
+def test_figures_move_under_load_and_rest_after_it(stack: Stack, console_page: OpenConsole) -> None:
+    stack.wait_until_idle()
+    page = console_page(stack).page
+    expect_live(page)
+    expect(tile(page, "running")).to_have_text("0", timeout=A_WHILE_MS)
+    with load(stack):
+        expect(tile(page, "running")).to_have_text("6", timeout=A_WHILE_MS)
+        expect(tile(page, "generated")).to_have_text(re.compile(r"[1-9]"), timeout=A_WHILE_MS)
+        expect(page.locator("[data-tile=kv] .tile-value")).not_to_have_text(re.compile(r"^0 ?%$"), timeout=A_WHILE_MS)
+        for chart in ("ttft", "itl", "e2e", "queue_time"):
+            expect(page.locator(f"[data-chart={chart}] .figures")).to_have_text(A_DURATION, timeout=A_WHILE_MS)
+        for chart in CHARTS:
+            assert inked_pixels(page, chart) > 100
+    expect(tile(page, "running")).to_have_text("0", timeout=A_WHILE_MS)
+    # Whoever opens the page now still sees what was.
+    later = console_page(stack).page
+    expect_live(later)
+    expect(later.locator("[data-chart=e2e] .figures")).to_have_text(A_DURATION, timeout=A_WHILE_MS)
+    num_points = later.evaluate("""() => Chart.getChart(document.querySelector("[data-chart=sequences] canvas"))
+        .data.datasets[0].data.filter(point => point.y > 0).length""")
+    assert num_points > 1
+
+
+def test_a_lever_is_moved_confirmed_marked_and_rolled_back(stack: Stack, console_page: OpenConsole) -> None:
+    page = console_page(stack).page
+    expect_live(page)
+    before = newest_version(page)
+    propose(page, "max_running", "3")
+    expect(page.locator("[data-lever=max_running] .lever-change")).to_contain_text("32")
+    apply(page, reason="see what three do")
+    expect_version(page, before + 1)
+    expect(page.locator("#progress")).to_contain_text("1 of 1", timeout=A_WHILE_MS)
+    expect(page.locator("#lever-max_running")).to_have_value("3")
+    newest = page.locator("#versions > li").first
+    for text in (str(before + 1), stack.first_run["username"], "see what three do", "max_running", "32", "3"):
+        expect(newest).to_contain_text(text)
+    for chart in CHARTS:
+        page.wait_for_function(
+            """([chart, label]) => Object.values(Chart.getChart(document.querySelector(`[data-chart=${chart}] canvas`))
+                .options.plugins.annotation.annotations).some(each => String(each.label.content).includes(label))""",
+            arg=[chart, str(before + 1)],
+        )
+
+    page.locator("#versions > li", has_text="see what three do").wait_for()
+    page.get_by_role("button", name=re.compile(rf"Roll back to (this|version).*\b{before}\b")).click()
+    expect_version(page, before + 2)
+    expect(page.locator("#lever-max_running")).to_have_value("32", timeout=A_WHILE_MS)
+    snapshot = stack.wait_for(lambda s: s["applied_by"] == 1)
+    assert snapshot["tunables_version"] == before + 2
+    # A page that is opened later has the markers too: they are in the history.
+    later = console_page(stack).page
+    expect_live(later)
+    later.wait_for_function(
+        """label => Object.values(Chart.getChart(document.querySelector("[data-chart=ttft] canvas"))
+            .options.plugins.annotation.annotations).some(each => String(each.label.content).includes(label))""",
+        arg=str(before + 1),
+    )
+    assert any(str(before + 2) in label for label in markers_of(later, "kv"))
+
+
+def test_a_bad_value_is_refused_where_it_was_typed(stack: Stack, console_page: OpenConsole) -> None:
+    page = console_page(stack).page
+    expect_live(page)
+    before = newest_version(page)
+    propose(page, "max_running", "0")
+    error = page.locator("#lever-max_running-error")
+    expect(error).to_contain_text("max_running")
+    expect(error).to_contain_text("1024")
+    expect(error).to_contain_text("0")
+    page.locator("#apply").click()
+    expect(page.locator("#lever-max_running")).to_have_value("0")
+    page.locator("#discard").click()
+    expect(page.locator("#lever-max_running")).to_have_value("32")
+    assert newest_version(page) == before
+
+
+def test_two_windows_agree_and_the_later_change_is_refused_with_the_others_diff(
+    stack: Stack, console_page: OpenConsole
+) -> None:
+    mine, theirs = console_page(stack).page, console_page(stack).page
+    for page in (mine, theirs):
+        expect_live(page)
+    before = newest_version(mine)
+    propose(mine, "max_prefill_chunk", "128")
+    propose(theirs, "batch_window_ms", "5")
+    apply(theirs, reason="theirs came first")
+    for page in (mine, theirs):
+        expect_version(page, before + 1)
+    conflict = mine.locator("#conflict")
+    for text in ("theirs came first", "batch_window_ms", "0", "5", stack.first_run["username"]):
+        expect(conflict).to_contain_text(text)
+    expect(mine.locator("#lever-max_prefill_chunk")).to_have_value("128")
+    conflict.get_by_role("button", name=re.compile("Apply on top")).click()
+    if not mine.locator("#progress").is_visible():
+        apply(mine, reason="mine on top")
+    for page in (mine, theirs):
+        expect_version(page, before + 2)
+        expect(page.locator("#lever-max_prefill_chunk")).to_have_value("128", timeout=A_WHILE_MS)
+        expect(page.locator("#lever-batch_window_ms")).to_have_value("5", timeout=A_WHILE_MS)
+    stack.tune(max_prefill_chunk=256, batch_window_ms=0)
+    for page in (mine, theirs):
+        expect_version(page, before + 3)
+
+
+def test_a_prompt_is_answered_as_it_is_computed_and_can_be_stopped(stack: Stack, console_page: OpenConsole) -> None:
+    page = console_page(stack).page
+    expect_live(page)
+    page.get_by_label("Prompt", exact=True).fill("Count from one to ten in words.")
+    page.get_by_label("Max tokens").fill("40")
+    page.get_by_label("Temperature").fill("0")
+    page.locator("#prompt-send").click()
+    expect(page.locator("#prompt-answer")).to_have_text(SOME_TEXT, timeout=A_WHILE_MS)
+    expect(page.locator("#prompt-facts")).to_contain_text("TTFT", timeout=A_WHILE_MS)
+    expect(page.locator("#prompt-stop")).to_be_hidden(timeout=A_WHILE_MS)
+
+    page.get_by_label("Max tokens").fill("2000")
+    page.get_by_label("Prompt", exact=True).fill("Tell me a very long story about a locomotive.")
+    page.locator("#prompt-send").click()
+    expect(page.locator("#prompt-answer")).to_have_text(SOME_TEXT, timeout=A_WHILE_MS)
+    page.locator("#prompt-stop").click()
+    expect(page.locator("#prompt-send")).to_be_visible()
+    stack.wait_until_idle()
+
+
+def test_a_viewer_who_signs_out_elsewhere_is_told(stack: Stack, console_page: OpenConsole) -> None:
+    console = console_page(stack)
+    expect_live(console.page)
+    other = console.page.context.new_page()
+    other.goto(f"{stack.url}/console/")
+    other.get_by_role("button", name="Sign out").click()
+    expect(console.page.locator("#badge")).to_have_attribute("data-state", "signed_out", timeout=A_WHILE_MS)
+    assert "signed out" in console.page.locator("#badge").inner_text().lower()
+
+
+def test_the_page_finds_its_way_back_from_a_dead_engine_and_a_dead_web_process(
+    own_stack: Callable[..., Stack], console_page: OpenConsole
+) -> None:
+    stack = own_stack().start()
+    console = console_page(stack)
+    page = console.page
+    expect_live(page)
+    expect(page.locator("#engines > tr")).to_have_count(1, timeout=A_WHILE_MS)
+
+    propose(page, "max_running", "7")
+    kill(stack, "runweb")
+    expect(page.locator("#badge")).not_to_have_attribute("data-state", "live", timeout=A_WHILE_MS)
+    expect_live(page)
+    assert page.locator("#lever-max_running").input_value() == "7"
+    before = newest_version(page)
+    apply(page, reason="after the line came back")
+    expect_version(page, before + 1)
+    expect(page.locator("#progress")).to_contain_text("1 of 1", timeout=A_WHILE_MS)
+
+    name = page.locator("#engines > tr").first.inner_text()
+    kill(stack, "runengine")
+    expect(page.locator("#engines > tr").first).not_to_have_text(name, timeout=2 * A_WHILE_MS)
+    expect(page.locator("#engines > tr", has_text="ready")).to_have_count(1, timeout=2 * A_WHILE_MS)
+    expect_live(page)
+    # The history knows no gap that the page made: it was asked for what was missed.
+    gap = page.evaluate("""() => {
+        const xs = Chart.getChart(document.querySelector("[data-chart=sequences] canvas"))
+            .data.datasets[0].data.map(point => point.x);
+        return Math.max(...xs.slice(1).map((x, i) => x - xs[i]));
+    }""")
+    assert gap <= 5
+    console.forgive("ERR_CONNECTION_REFUSED|WebSocket connection")
+
+
+def kill(stack: Stack, command: str) -> None:
+    os.kill(stack.pid_of(command), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [(1440, 900), (390, 844)], ids=["desktop", "phone"])
+def test_pages_can_be_used_by_everyone(
+    stack: Stack, console_page: OpenConsole, size: tuple[int, int], scheme: str
+) -> None:
+    console = console_page(stack, size=size, scheme=scheme)
+    page = console.page
+    expect_live(page)
+    propose(page, "max_running", "0")
+    propose(page, "kv_limit_ratio", "0.5")
+    expect(page.locator("#lever-max_running-error")).to_be_visible()
+    assert console.accessibility_problems() == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+    for path in ("/console/pools/default/versions/", "/console/login/"):
+        page.goto(stack.url + path)
+        assert console.accessibility_problems() == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+
+
+def test_all_gauges_are_in_sight_on_a_desktop(stack: Stack, console_page: OpenConsole) -> None:
+    page = console_page(stack, size=(1440, 900)).page
+    expect_live(page)
+    for chart in CHARTS:
+        box = page.locator(f"[data-chart={chart}]").bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] <= 900

@@ -1,0 +1,48 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { boundsOf, parseValue } from "../../static/dashboard/js/tunables.js";
+import { specOf } from "./support/messages.js";
+
+const parse = (name, text) => parseValue(specOf(name), text);
+
+test("bounds are said in the server's words", () => {
+  assert.equal(boundsOf(specOf("max_running")), "an integer from 1 to 1024");
+  assert.equal(boundsOf(specOf("prefill_share")), "a number from 0 to 1");
+  assert.equal(boundsOf(specOf("mode")), "one of continuous, static");
+});
+
+test("what a field admits is read as its value", () => {
+  assert.deepEqual(parse("max_running", "8"), { value: 8 });
+  assert.deepEqual(parse("max_running", " 8.0 "), { value: 8 });
+  assert.deepEqual(parse("max_running", "1e3"), { value: 1000 });
+  assert.deepEqual(parse("prefill_share", ".25"), { value: 0.25 });
+  assert.deepEqual(parse("batch_window_ms", "-0"), { value: 0 });
+  assert.deepEqual(parse("mode", "static"), { value: "static" });
+});
+
+test("bounds belong to what is admitted", () => {
+  assert.deepEqual(parse("max_running", "1"), { value: 1 });
+  assert.deepEqual(parse("max_running", "1024"), { value: 1024 });
+});
+
+test("an error names field, value and bounds", () => {
+  assert.equal(parse("max_running", "1025").error, "max_running must be an integer from 1 to 1024, not 1025");
+  assert.equal(parse("max_running", "0").error, "max_running must be an integer from 1 to 1024, not 0");
+  assert.equal(parse("max_running", "8.5").error, "max_running must be an integer from 1 to 1024, not 8.5");
+  assert.equal(parse("max_running", "many").error, "max_running must be an integer from 1 to 1024, not 'many'");
+  assert.equal(parse("max_running", "").error, "max_running must be an integer from 1 to 1024, not empty");
+  assert.equal(parse("mode", "dynamic").error, "mode must be one of continuous, static, not 'dynamic'");
+});
+
+test("what reads like a number only to a machine is refused", () => {
+  for (const text of ["0x10", "0b1", "1_000", "1,5", "1 000", "Infinity", "NaN", "1e999", "--1", ".", "1e", "٣"]) {
+    assert.ok("error" in parse("batch_window_ms", text), text);
+  }
+});
+
+test("a long text is quoted in part", () => {
+  const { error } = parse("max_running", "x".repeat(5000));
+  assert.ok(error.length < 140);
+  assert.ok(error.endsWith("…"));
+});
