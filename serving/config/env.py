@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import secrets
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _LONGEST_SOCKET_PATH = 100
 """A Unix socket's path may have about 107 bytes."""
 
@@ -66,6 +68,13 @@ class Environment:
         value = self.text(name, default)
         if value not in choices:
             raise EnvironmentProblem(name, value, "one of " + ", ".join(choices))
+        return value
+
+    def name(self, name: str, default: str) -> str:
+        """A name that can stand in an address, a Redis key and the name of a group of consoles."""
+        value = self.text(name, default)
+        if not _NAME.fullmatch(value):
+            raise EnvironmentProblem(name, value, "a name of 1 to 64 letters, digits, '_', '.' or '-'")
         return value
 
     def words(self, name: str, default: str) -> list[str]:

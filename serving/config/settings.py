@@ -19,7 +19,7 @@ FOOTPLATE_HOME = Path(_env.text("FOOTPLATE_HOME", str(BASE_DIR / "var"))).expand
 HOST = _env.text("HOST", "127.0.0.1")
 PORT = _env.integer("PORT", 8000, low=1, high=65_535)
 
-FOOTPLATE_POOL = _env.text("FOOTPLATE_POOL", "default")
+FOOTPLATE_POOL = _env.name("FOOTPLATE_POOL", "default")
 """The pool that this engine joins, and that the first start creates."""
 FOOTPLATE_MODEL = (
     Path(_env.text("FOOTPLATE_MODEL", str(FOOTPLATE_HOME / "models" / "SmolLM2-135M-Instruct"))).expanduser().absolute()

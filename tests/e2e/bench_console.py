@@ -39,8 +39,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="footplate-bench-") as name:
         stack = Stack.over(Path(name), model).start()
         try:
-            per_console = asyncio.run(_measure_web_cost(stack))
-            _say(f"web process, a console: {_listed(per_console)} ms of processor time a second")
             with running_browser() as browser:
                 page = open_console(browser, stack).page
                 page.wait_for_selector("#badge[data-state=live]")
@@ -51,6 +49,8 @@ def main() -> None:
                 with load(stack, num_clients=8):
                     time.sleep(5)
                     _say(f"browser, under load: {_listed(_measure_main_thread(page))} ms of the main thread a second")
+            per_console = asyncio.run(_measure_web_cost(stack))
+            _say(f"web process, a console: {_listed(per_console)} ms of processor time a second")
         finally:
             stack.stop()
 
@@ -105,7 +105,7 @@ def _processor_seconds(pid: int) -> float:
 
 def _measure_delay(stack: Stack, page: Page) -> float:
     stack.wait_until_idle()
-    page.wait_for_function("document.querySelector('[data-tile=running] .tile-value').textContent === '0'")
+    page.wait_for_function("() => document.querySelector('[data-tile=running] .tile-value').textContent === '0'")
     # Asked in every frame that is drawn; the answer is the clock's time in the frame after the change.
     page.evaluate(
         """() => {
@@ -126,7 +126,7 @@ def _measure_delay(stack: Stack, page: Page) -> float:
         )
         next(iter(chunks))
         stepped_at = time.time()
-        page.wait_for_function("globalThis.seenAt !== null")
+        page.wait_for_function("() => globalThis.seenAt !== null")
         chunks.close()
     return float(page.evaluate("globalThis.seenAt")) - stepped_at * 1000
 
