@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import UTC, datetime
-from typing import Any, Protocol
+from collections.abc import Iterable
+from datetime import UTC
 
 from redis import Redis
 
+from dashboard.presenters import StoredVersion
 from dashboard.protocol import (
     NUM_VERSIONS,
     Change,
@@ -20,23 +21,12 @@ from dashboard.protocol import (
     Versions,
 )
 from dashboard.sessions import Operator
-from serving.contracts.errors import DomainError, StaleVersion
+from serving.contracts.errors import DomainError, PoolNotFound, StaleVersion
 from serving.contracts.tunables import describe
 from serving.telemetry.frames import INTERVAL_NAMES, PERCENTILES, POINT_FIELDS, WINDOWS_SECONDS
 from serving.tuning import selectors, services
 
 Command = Change | RollBack | ListVersions
-
-
-class StoredVersion(Protocol):
-    """A version of a pool's tunables as the database has it."""
-
-    number: int
-    values: dict[str, Any]
-    changes: dict[str, Any]
-    reason: str
-    author: str
-    created_at: datetime
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,9 +38,10 @@ class Commands:
 
     def greet(self, operator: Operator) -> Hello:
         """What a page needs to read all that follows. Raises `PoolNotFound`."""
+        pool = selectors.find_pool(self.pool)
         return Hello(
             pool=self.pool,
-            model=selectors.find_pool(self.pool).model,
+            model=pool.model,
             user=operator.name,
             may_steer=operator.may_steer,
             point_fields=POINT_FIELDS,
@@ -58,17 +49,22 @@ class Commands:
             interval_names=INTERVAL_NAMES,
             percentiles=PERCENTILES,
             tunables=describe(),
-            versions=self._newest(),
+            versions=_describe(selectors.versions_of(pool, limit=NUM_VERSIONS)),
         )
 
     def answer(self, command: Command, operator: Operator) -> Versions | Stored | Refused:
-        """Carry a command out in the operator's name; what the services refuse is told with all that helps."""
+        """Carry a command out in the operator's name; what the services refuse is told with all that helps.
+
+        Raises `PoolNotFound`: a page whose pool is gone has nothing more to ask.
+        """
         if isinstance(command, ListVersions):
-            return Versions(id=command.id, versions=self._newest())
+            return Versions(id=command.id, versions=_describe(selectors.versions(self.pool, limit=NUM_VERSIONS)))
         if not operator.may_steer:
             return Refused(id=command.id, code="permission_denied", message="you may watch, but not change tunables")
         try:
             return Stored(id=command.id, version=describe_version(self._store(command, author=operator.name)))
+        except PoolNotFound:
+            raise
         except DomainError as error:
             return Refused(
                 id=command.id,
@@ -97,12 +93,8 @@ class Commands:
             based_on=command.based_on,
         )
 
-    def _newest(self) -> list[VersionInfo]:
-        return [describe_version(version) for version in selectors.versions(self.pool, limit=NUM_VERSIONS)]
-
     def _newer_than(self, number: int) -> list[VersionInfo]:
-        newer = selectors.versions_after(self.pool, number, limit=NUM_VERSIONS)
-        return [describe_version(version) for version in newer]
+        return _describe(selectors.versions_after(self.pool, number, limit=NUM_VERSIONS))
 
 
 def describe_version(version: StoredVersion) -> VersionInfo:
@@ -115,3 +107,7 @@ def describe_version(version: StoredVersion) -> VersionInfo:
         author=version.author,
         created_at=version.created_at.astimezone(UTC).isoformat(),
     )
+
+
+def _describe(versions: Iterable[StoredVersion]) -> list[VersionInfo]:
+    return [describe_version(version) for version in versions]

@@ -7,10 +7,9 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
-from channels.db import database_sync_to_async
 from django.conf import settings
 from redis.exceptions import RedisError
 
@@ -19,37 +18,51 @@ from dashboard.commands import Command, Commands
 from dashboard.origin import Receive, Send
 from dashboard.pacing import Pacing
 from dashboard.protocol import Ack, BadMessage, Hello, History, Refused, ServerMessage, Watch
+from dashboard.rechecks import ENDINGS, Rechecks
 from dashboard.services import ConsoleServices, services_in
-from dashboard.sessions import NotAllowed, Operator, SignedOut, read_operator
-from serving.contracts.errors import PoolNotFound
+from dashboard.sessions import NotAllowed, Operator, SignedOut, read_operator, read_watcher
+from dashboard.threads import in_thread
 from serving.contracts.ids import PoolName
 from serving.telemetry.feed import FeedClosed, Watcher, read_history
+from serving.tuning import selectors
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one page may cost. `max_unacked` counts frames; `max_waiting` commands that are not answered yet."""
+    """What one page may cost. `max_unacked` counts frames; `max_waiting` commands that are not answered yet.
+
+    A page is checked anew at most `recheck_seconds` after the last time; a check that takes longer than
+    `recheck_timeout_seconds` is left out.
+    """
 
     max_unacked: int = 8
     slow_seconds: float = 20.0
     recheck_seconds: float = 10.0
+    recheck_timeout_seconds: float = 5.0
     tick_seconds: float = 1.0
     max_waiting: int = 32
 
 
 class LiveConsumer:
-    """The ASGI application of `/console/live/<pool>`. Owns nothing that changes: each connection is a page of its own.
+    """The ASGI application of `/console/live/<pool>`. Owns what all its pages are checked with; beyond that, each
+    connection is a page of its own.
 
     Written against ASGI itself, since Channels' consumers subscribe to the channel layer once a connection; here one
     feed a process does, and pages watch it.
     """
 
-    def __init__(self, limits: Limits | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        rechecks: Rechecks | None = None,
+    ) -> None:
         self._limits = limits or Limits()
         self._clock = clock
+        self._rechecks = rechecks or Rechecks()
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Serve one connection until it ends."""
@@ -57,7 +70,7 @@ class LiveConsumer:
             return
         # Only an accepted socket can be closed with a code that the page can read.
         await send({"type": "websocket.accept"})
-        page = _Page(scope, receive, send, limits=self._limits, clock=self._clock)
+        page = _Page(scope, receive, send, limits=self._limits, clock=self._clock, rechecks=self._rechecks)
         try:
             code, reason = await page.serve()
         except Exception:
@@ -77,7 +90,7 @@ class _Close(Exception):
 
 
 class _Page:
-    """Owns one open connection, on the server's loop: four tasks that live as long as it does."""
+    """Owns one open connection, on the server's loop: five tasks that live as long as it does."""
 
     def __init__(
         self,
@@ -87,6 +100,7 @@ class _Page:
         *,
         limits: Limits,
         clock: Callable[[], float],
+        rechecks: Rechecks,
     ) -> None:
         services: ConsoleServices = services_in(scope)
         self.pool = PoolName(scope["url_route"]["kwargs"]["pool"])
@@ -95,25 +109,34 @@ class _Page:
         self._send_event = send
         self._limits = limits
         self._clock = clock
+        self._rechecks = rechecks
         self._redis = services.redis
         self._feed = services.feed
         self._commands = Commands(self.pool, services.blocking_redis)
         self._pacing = Pacing(max_unacked=limits.max_unacked, slow_seconds=limits.slow_seconds)
-        self._waiting: asyncio.Queue[Command | Watch] = asyncio.Queue(limits.max_waiting)
+        self._waiting: asyncio.Queue[Command | Watch | Operator] = asyncio.Queue(limits.max_waiting)
+        self._has_asked_to_watch = False
         self._is_watching = False
+        self._told: Operator | None = None
 
     async def serve(self) -> tuple[int | None, str]:
         """Serve the page until one side ends it; gives the close code (None: the page is gone) and a reason."""
         try:
-            await _in_thread(self._greet)
-        except (SignedOut, NotAllowed, PoolNotFound) as refusal:
+            await in_thread(self._admit)
+        except ENDINGS as refusal:
             return _code_of(refusal), str(refusal)
         watcher = self._feed.watch(self.pool)
         try:
-            await _run_until_one_ends(self._listen(), self._work(), self._show(watcher), self._look_after(watcher))
+            await _run_until_one_ends(
+                self._listen(),
+                self._work(),
+                self._show(watcher),
+                self._end_when_slow(watcher),
+                self._recheck_now_and_then(),
+            )
         except _Close as close:
             return close.code, close.reason
-        except (SignedOut, NotAllowed, PoolNotFound) as refusal:
+        except ENDINGS as refusal:
             return _code_of(refusal), str(refusal)
         finally:
             watcher.close()
@@ -127,21 +150,36 @@ class _Page:
                 raise _Close(protocol.BAD_MESSAGE, str(bad)) from None
             if isinstance(message, Ack):
                 self._pacing.acknowledge(message.sequence, self._clock())
-            elif self._waiting.full():
-                raise _Close(protocol.BAD_MESSAGE, f"more than {self._limits.max_waiting} commands unanswered")
             else:
-                self._waiting.put_nowait(message)
+                self._line_up(message)
+
+    def _line_up(self, message: Command | Watch) -> None:
+        if self._waiting.full():
+            raise _Close(protocol.BAD_MESSAGE, f"more than {self._limits.max_waiting} commands unanswered")
+        if isinstance(message, Watch):
+            if self._has_asked_to_watch:
+                raise _Close(protocol.BAD_MESSAGE, "watch may be said once a connection")
+            self._has_asked_to_watch = True
+        self._waiting.put_nowait(message)
 
     async def _work(self) -> None:
         while True:
             message = await self._waiting.get()
             if isinstance(message, Watch):
                 await self._begin(message)
+            elif isinstance(message, Operator):
+                if message != self._told:
+                    await self._say_hello()
             else:
                 await self._send(await self._answer(message))
 
+    async def _say_hello(self) -> None:
+        hello = await in_thread(self._greet)
+        await self._send(hello)
+        self._told = Operator(hello.user, hello.may_steer)
+
     async def _begin(self, watch: Watch) -> None:
-        await self._send(await _in_thread(self._greet))
+        await self._say_hello()
         try:
             rows = await read_history(self._redis, self.pool, since=watch.since)
         except (RedisError, OSError) as error:
@@ -152,8 +190,8 @@ class _Page:
 
     async def _answer(self, command: Command) -> ServerMessage:
         try:
-            return await _in_thread(self._carry_out, command)
-        except (SignedOut, NotAllowed):
+            return await in_thread(self._carry_out, command)
+        except ENDINGS:
             raise
         except Exception:
             logger.exception("A command to pool %s failed", self.pool)
@@ -168,53 +206,55 @@ class _Page:
             if self._is_watching and self._pacing.take_place(frame.sequence, self._clock()):
                 await self._send_event({"type": "websocket.send", "text": frame.text})
 
-    async def _look_after(self, watcher: Watcher) -> None:
-        """Close a page that is too slow, and one whose session ended although it asks for nothing."""
-        checked_at = self._clock()
+    async def _end_when_slow(self, watcher: Watcher) -> None:
         while True:
             await asyncio.sleep(self._limits.tick_seconds)
-            now = self._clock()
-            if self._pacing.is_too_slow(now):
+            if self._pacing.is_too_slow(self._clock()):
                 num_skipped = self._pacing.num_skipped + watcher.num_skipped
                 raise _Close(protocol.TOO_SLOW, f"nothing acknowledged in time; {num_skipped} frames skipped")
-            if now - checked_at >= self._limits.recheck_seconds:
-                checked_at = now
+
+    async def _recheck_now_and_then(self) -> None:
+        due_at = self._clock() + self._rechecks.pause(self._limits.recheck_seconds)
+        while True:
+            await asyncio.sleep(self._limits.tick_seconds)
+            if self._clock() >= due_at:
                 await self._recheck()
+                due_at = self._clock() + self._rechecks.pause(self._limits.recheck_seconds)
 
     async def _recheck(self) -> None:
-        try:
-            await _in_thread(self._read_operator)
-        except (SignedOut, NotAllowed):
-            raise
-        except Exception as error:
-            # While the database is away there is all the more to watch; commands fail by themselves.
-            logger.warning("A session cannot be checked: %s", error)
+        """End a page whose session or pool ended although it asks for nothing, and tell it of rights that changed."""
+        # Without an answer the page stays: while the database is away there is all the more to watch.
+        operator = await self._rechecks.run(self._check_again, within_seconds=self._limits.recheck_timeout_seconds)
+        if operator is None or self._told in (None, operator) or self._waiting.full():
+            return
+        # In line with the commands: a hello's versions are never older than those of an answer before it.
+        self._waiting.put_nowait(operator)
 
     async def _send(self, message: ServerMessage) -> None:
         await self._send_event({"type": "websocket.send", "text": protocol.encode(message).decode()})
 
     # --- on a thread, with a database connection that is given back afterwards
 
-    def _read_operator(self) -> Operator:
-        return read_operator(self._session_key)
+    def _admit(self) -> None:
+        read_watcher(self._session_key)
+        selectors.find_pool(self.pool)
+
+    def _check_again(self) -> Operator:
+        operator = read_operator(self._session_key)
+        selectors.find_pool(self.pool)
+        return operator
 
     def _greet(self) -> Hello:
-        return self._commands.greet(self._read_operator())
+        return self._commands.greet(read_operator(self._session_key))
 
     def _carry_out(self, command: Command) -> ServerMessage:
-        return self._commands.answer(command, self._read_operator())
+        return self._commands.answer(command, read_operator(self._session_key))
 
 
 def _code_of(refusal: Exception) -> int:
     if isinstance(refusal, SignedOut):
         return protocol.SIGNED_OUT
     return protocol.NOT_ALLOWED if isinstance(refusal, NotAllowed) else protocol.NO_SUCH_POOL
-
-
-async def _in_thread(function: Callable[..., T], *args: Any) -> T:
-    # Not thread-sensitive: one slow query must not hold up every other page.
-    result: T = await database_sync_to_async(function, thread_sensitive=False)(*args)
-    return result
 
 
 async def _run_until_one_ends(*parts: Coroutine[Any, Any, None]) -> None:

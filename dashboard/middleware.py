@@ -1,4 +1,4 @@
-"""What browsers may load and do on the console's pages."""
+"""What surrounds the console's pages: what browsers may load and do there, and what they show where there is none."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Awaitable, Callable
 
 from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponseBase
+from django.shortcuts import render
 from django.utils.decorators import async_only_middleware
+
+from dashboard.threads import in_thread
 
 _POLICY = (
     "default-src 'none'",
@@ -22,6 +25,40 @@ _POLICY = (
     "require-trusted-types-for 'script'",
     "trusted-types 'none'",
 )
+
+
+_PROBLEMS = {
+    403: (
+        "Not allowed",
+        "Your account may not do this. If it may, the form was out of date, as after signing in again: go back to the"
+        " page, reload it and try once more.",
+    ),
+    404: ("Nothing here", "There is no such page; its pool may be gone."),
+    405: ("Not like this", "This address belongs to a button, not to a page."),
+}
+
+
+@async_only_middleware
+def problem_pages(
+    get_response: Callable[[HttpRequest], Awaitable[HttpResponseBase]],
+) -> Callable[[HttpRequest], Awaitable[HttpResponseBase]]:
+    """Put Django's bare pages for refusals under /console/ into the console's frame."""
+
+    async def middleware(request: HttpRequest) -> HttpResponseBase:
+        response = await get_response(request)
+        known = _PROBLEMS.get(response.status_code)
+        is_page = response.headers.get("Content-Type", "").startswith("text/html")
+        if known is None or not is_page or not request.path.startswith("/console/"):
+            return response
+        title, text = known
+        page = await in_thread(
+            render, request, "dashboard/problem.html", {"title": title, "text": text}, status=response.status_code
+        )
+        if "Allow" in response.headers:
+            page.headers["Allow"] = response.headers["Allow"]
+        return page
+
+    return middleware
 
 
 @async_only_middleware

@@ -24,13 +24,14 @@ _GROUPS = {
 _REST = "Other"
 _UNIT_SUFFIXES = ("_ms", "_ratio")
 _ABBREVIATIONS = {"kv": "KV", "slo": "SLO", "ttft": "TTFT", "itl": "ITL"}
-_RATIO_STEP = "0.01"
+_RATIO_STEP = "0.005"
 
 
 class StoredVersion(Protocol):
-    """A stored version of a pool's tunables."""
+    """A version of a pool's tunables as the database has it."""
 
     number: int
+    values: dict[str, Any]
     changes: dict[str, Any]
     reason: str
     author: str
@@ -50,7 +51,6 @@ class Lever:
     high: str
     step: str
     choices: tuple[str, ...]
-    default: str
     effect: str
     help: str
 
@@ -97,6 +97,11 @@ def present_levers(specs: Sequence[TunableSpec]) -> tuple[LeverGroup, ...]:
     return tuple(group for group in groups if group.levers)
 
 
+def present_windows(windows_seconds: Iterable[int]) -> tuple[str, ...]:
+    """The names of the windows that percentiles are over, in their order."""
+    return tuple(f"{seconds} s" if seconds < 60 else f"{seconds // 60} m" for seconds in windows_seconds)
+
+
 def present_versions(versions: Iterable[StoredVersion], *, in_force: int) -> tuple[VersionRow, ...]:
     """A row a version; `in_force` is the newest version's number."""
     units = {spec.name: "" if spec.unit == "ratio" else spec.unit for spec in describe()}
@@ -126,7 +131,6 @@ def _present_lever(spec: TunableSpec) -> Lever:
         high="" if high is None else f"{high:.15g}",
         step="" if is_choice else _RATIO_STEP if spec.unit == "ratio" else "1",
         choices=spec.choices,
-        default=_shown(spec.default),
         effect=spec.effect,
         help=spec.help,
     )

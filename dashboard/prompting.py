@@ -8,12 +8,14 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.views.decorators.http import require_POST
 
-from dashboard.permissions import may_watch
 from dashboard.services import Answer, scope_of, services_of
+from dashboard.sessions import read_operator
+from dashboard.threads import in_thread
 from serving.contracts.errors import DomainError, InvalidValue, QueueFull, Unavailable, UnknownField
 
 logger = logging.getLogger(__name__)
@@ -41,18 +43,6 @@ class InvalidJson(DomainError):
     """The body is not one JSON object."""
 
     code = "invalid_json"
-
-
-class SignedOut(DomainError):
-    """The session ended."""
-
-    code = "signed_out"
-
-
-class NotAllowed(DomainError):
-    """The session's user may not watch."""
-
-    code = "permission_denied"
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -121,11 +111,13 @@ def _is_temperature(value: Any) -> bool:
 
 
 async def _check_user(request: HttpRequest) -> None:
-    user = await request.auser()
-    if not user.is_authenticated:
-        raise SignedOut("the session ended: sign in again")
-    if not may_watch(user):
-        raise NotAllowed("operators only")
+    """Raises `SignedOut` and `NotAllowed`.
+
+    Not by `request.auser()`: what Django's own thread takes from the database's pool goes back when the response has
+    ended, and an answer may take minutes.
+    """
+    key = request.COOKIES.get(settings.SESSION_COOKIE_NAME)
+    await in_thread(read_operator, key)
 
 
 async def _lines(answer: Answer) -> AsyncIterator[bytes]:

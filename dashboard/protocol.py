@@ -1,9 +1,9 @@
 """What a console page and its consumer say to each other over the websocket, in JSON.
 
-The page speaks first, with `watch`; it is answered with `hello` and `history`, and from then on gets the frames that
-the monitor broadcasts, unchanged (`serving.telemetry.frames.LiveFrame`, type `frame`). It acknowledges each frame that
-it has taken in. A command bears an `id` of the page's choosing, and is answered by exactly one message with that id, on
-this socket alone.
+The page speaks first, with `watch`, which it says once; it is answered with `hello` and `history`, and from then on
+gets the frames that the monitor broadcasts, unchanged (`serving.telemetry.frames.LiveFrame`, type `frame`). Another
+`hello` comes when its user's rights have changed. It acknowledges each frame that it has taken in. A command bears an
+`id` of the page's choosing, and is answered by exactly one message with that id, on this socket alone.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
 
 class Watch(msgspec.Struct, frozen=True, tag="watch", forbid_unknown_fields=True):
-    """Begin. `since` (Redis's time in seconds, of the last point that the page has) shortens the history."""
+    """Begin; once a connection. `since` (Redis's time in seconds, of the last point that the page has) shortens the
+    history."""
 
     since: _Seconds | None = None
 
@@ -89,7 +90,8 @@ class VersionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello", kw_only=True):
-    """What the page needs to read all that follows. `versions` are the newest, newest first."""
+    """What the page needs to read all that follows, and what its user may do. `versions` are the newest, newest
+    first."""
 
     pool: str
     model: str

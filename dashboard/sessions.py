@@ -1,23 +1,37 @@
-"""Who is at the other end of a websocket, asked of the database anew each time: a cookie is as good as its session."""
+"""Who is at the other end of a websocket or a prompt, asked of the database anew each time: a cookie is as good as its
+session."""
 
 from __future__ import annotations
 
 import dataclasses
 from importlib import import_module
+from typing import cast
 
 from django.conf import settings
 from django.contrib.auth import get_user
+from django.contrib.auth.models import AbstractBaseUser
 from django.http import HttpRequest
 
 from dashboard.permissions import may_steer, may_watch
+from serving.contracts.errors import DomainError
 
 
-class SignedOut(Exception):
+class SignedOut(DomainError):
     """There is no such session any more, or its user's account is closed."""
 
+    code = "signed_out"
 
-class NotAllowed(Exception):
+    def __init__(self) -> None:
+        super().__init__("the session ended: sign in again")
+
+
+class NotAllowed(DomainError):
     """The session's user may not watch."""
+
+    code = "permission_denied"
+
+    def __init__(self) -> None:
+        super().__init__("operators only")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,6 +47,12 @@ def read_operator(session_key: str | None) -> Operator:
 
     Raises `SignedOut` and `NotAllowed`. The session's life is not prolonged by it.
     """
+    user = read_watcher(session_key)
+    return Operator(user.get_username(), may_steer(user))
+
+
+def read_watcher(session_key: str | None) -> AbstractBaseUser:
+    """As `read_operator`, without asking what else the user may do."""
     request = HttpRequest()
     request.session = import_module(settings.SESSION_ENGINE).SessionStore(session_key)
     user = get_user(request)
@@ -40,4 +60,4 @@ def read_operator(session_key: str | None) -> Operator:
         raise SignedOut
     if not may_watch(user):
         raise NotAllowed
-    return Operator(user.get_username(), may_steer(user))
+    return cast(AbstractBaseUser, user)

@@ -6,9 +6,7 @@ import dataclasses
 from collections.abc import Callable, Coroutine, Mapping
 from functools import wraps
 from typing import Any
-from urllib.parse import quote
 
-from channels.db import database_sync_to_async
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.core.exceptions import PermissionDenied
@@ -16,13 +14,16 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
-from django.views.decorators.http import require_POST, require_safe
+from django.views.decorators.http import require_http_methods, require_safe
 
 from dashboard.permissions import may_steer, may_watch
-from dashboard.presenters import VersionRow, present_levers, present_versions
+from dashboard.presenters import VersionRow, present_levers, present_versions, present_windows
+from dashboard.routing import live_path
 from dashboard.services import services_of
+from dashboard.threads import in_thread
 from serving.contracts.errors import DomainError, InvalidValue, PoolNotFound, StaleVersion
 from serving.contracts.tunables import describe
+from serving.telemetry.frames import WINDOWS_SECONDS
 from serving.tuning import selectors, services
 
 PAGE_SIZE = 50
@@ -50,29 +51,34 @@ def _for_watchers(view: View) -> View:
 @_for_watchers
 async def live(request: HttpRequest, pool: str | None = None) -> HttpResponseBase:
     """A pool's Live page; the first pool's where none is named."""
-    return await _render(request, "dashboard/live.html", await _in_thread(_read_live, pool, await request.auser()))
+    return await _render(request, "dashboard/live.html", await in_thread(_read_live, pool, await request.auser()))
 
 
 @require_safe
 @_for_watchers
 async def versions(request: HttpRequest, pool: str) -> HttpResponseBase:
     """Every change of a pool's tunables, newest first, in pages: `?before=` is the number that a page ends below."""
-    context = await _in_thread(_read_versions, pool, await request.auser(), _number(request.GET.get("before")))
+    context = await in_thread(_read_versions, pool, await request.auser(), _number(request.GET.get("before")))
     return await _render(request, "dashboard/versions.html", context)
 
 
-@require_POST
+@require_http_methods(["GET", "HEAD", "POST"])
 @_for_watchers
 async def roll_back(request: HttpRequest, pool: str, number: int) -> HttpResponseBase:
-    """Make a new version equal to an older one, unless another than the one that the operator saw is in force."""
+    """Make a new version equal to an older one, unless another than the one that the operator saw is in force.
+
+    Who comes by a link, as after signing in again, is led back to the versions: nothing is done but by the button.
+    """
+    if request.method != "POST":
+        return redirect("dashboard:versions", pool=pool)
     user = await request.auser()
-    if not await _in_thread(may_steer, user):
+    if not await in_thread(may_steer, user):
         raise PermissionDenied
     based_on = _number(request.POST.get("based_on"))
     try:
         if based_on is None:
             raise InvalidValue("based_on", request.POST.get("based_on"), "the number of the version in force")
-        version = await _in_thread(
+        version = await in_thread(
             services.roll_back,
             pool,
             min(number, _LARGEST_NUMBER),
@@ -93,10 +99,10 @@ async def _show_refusal(
     request: HttpRequest, pool: str, error: DomainError, *, based_on: int | None
 ) -> HttpResponseBase:
     """The versions again, with what was refused and, where another change was faster, that change."""
-    context = await _in_thread(_read_versions, pool, await request.auser(), None)
+    context = await in_thread(_read_versions, pool, await request.auser(), None)
     refused = dataclasses.replace(context, problem=error.message)
     if isinstance(error, StaleVersion) and based_on is not None:
-        newer = await _in_thread(_read_newer, pool, based_on)
+        newer = await in_thread(_read_newer, pool, based_on)
         return await _render(request, "dashboard/versions.html", dataclasses.replace(refused, newer=newer), status=409)
     return await _render(request, "dashboard/versions.html", refused, status=400)
 
@@ -117,6 +123,7 @@ class LivePage:
     pool: PoolHeading | None
     pools: tuple[str, ...]
     socket_path: str
+    windows: tuple[str, ...]
     lever_groups: tuple[Any, ...]
     may_steer: bool
 
@@ -145,7 +152,8 @@ def _read_live(name: str | None, user: Any) -> LivePage:
     return LivePage(
         pool=None if pool is None else PoolHeading(pool.name, pool.model),
         pools=tuple(pools),
-        socket_path="" if pool is None else f"/console/live/{quote(pool.name, safe='')}",
+        socket_path="" if pool is None else live_path(pool.name),
+        windows=present_windows(WINDOWS_SECONDS),
         lever_groups=present_levers(describe()),
         may_steer=may_steer(user),
     )
@@ -155,7 +163,7 @@ def _read_versions(name: str, user: Any, before: int | None) -> VersionsPage:
     pool = selectors.find_pool(name)
     in_force = selectors.newest_version_of(pool).number
     # One more than is shown tells whether there is an older page.
-    found = selectors.versions(name, before=before, limit=PAGE_SIZE + 1)
+    found = selectors.versions_of(pool, before=before, limit=PAGE_SIZE + 1)
     shown = found[:PAGE_SIZE]
     url = reverse("dashboard:versions", kwargs={"pool": name})
     return VersionsPage(
@@ -188,10 +196,5 @@ def _number(text: str | None) -> int | None:
 
 async def _render(request: HttpRequest, template: str, page: Any, *, status: int = 200) -> HttpResponse:
     context: Mapping[str, Any] = {field.name: getattr(page, field.name) for field in dataclasses.fields(page)}
-    response: HttpResponse = await _in_thread(render, request, template, context, status=status)
+    response: HttpResponse = await in_thread(render, request, template, context, status=status)
     return response
-
-
-async def _in_thread(function: Any, *args: Any, **kwargs: Any) -> Any:
-    # Not thread-sensitive: one slow query must not hold up every other page.
-    return await database_sync_to_async(function, thread_sensitive=False)(*args, **kwargs)

@@ -73,7 +73,7 @@ class Prompter:
         for view in self.starter.gateway.pools():
             if view.name == name:
                 return view
-        raise PoolNotFound(f"there is no pool {name!r}")
+        raise PoolNotFound(f"this web process serves no pool {name!r}")
 
 
 def _fit(params: SamplingParams, num_prompt_tokens: int, *, max_context_tokens: int) -> SamplingParams:

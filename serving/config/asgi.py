@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping
 from typing import Any, cast
 
 from channels.routing import ProtocolTypeRouter, URLRouter
@@ -13,33 +14,34 @@ from django.core.asgi import get_asgi_application
 from serving.api.context import ApiServices
 from serving.api.entrance import Application, Entrance, Receive, Send
 
-_CONSOLE = ("/console", "/static")
-
 
 def build_application(services: ApiServices) -> Entrance:
     """The whole application around `services`; Django must have been set up."""
     from dashboard.origin import OwnOriginOnly
     from dashboard.routing import websocket_urlpatterns
     from serving.api.handler import ApiHandler
+    from serving.config.static_server import StaticFiles
 
-    http = SplitByPath(console=cast(Application, get_asgi_application()), api=cast(Application, ApiHandler()))
+    parts: dict[str, Application] = {"/console": cast(Application, get_asgi_application()), "/static": StaticFiles()}
+    http = SplitByPath(parts, others=cast(Application, ApiHandler()))
     # Who is signed in is the console's to ask, of each command anew; here the cookies are read.
     websocket = OwnOriginOnly(CookieMiddleware(URLRouter(websocket_urlpatterns)))
     return Entrance(ProtocolTypeRouter({"http": http, "websocket": websocket}), services)
 
 
 class SplitByPath:
-    """Owns nothing: the console and its files have Django's middleware, everything else is the API."""
+    """Owns nothing: what begins with a path of `parts` is theirs (Django's middleware is the console's alone), the rest
+    goes to `others`."""
 
-    def __init__(self, *, console: Application, api: Application) -> None:
-        self._console = console
-        self._api = api
+    def __init__(self, parts: Mapping[str, Application], *, others: Application) -> None:
+        self._parts = parts
+        self._others = others
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Pass one request on."""
         path = scope["path"]
-        wants_console = any(path == prefix or path.startswith(prefix + "/") for prefix in _CONSOLE)
-        await (self._console if wants_console else self._api)(scope, receive, send)
+        owners = (part for prefix, part in self._parts.items() if path == prefix or path.startswith(prefix + "/"))
+        await next(owners, self._others)(scope, receive, send)
 
 
 class LazyApplication:

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 _LONGEST_SOCKET_PATH = 100
 """A Unix socket's path may have about 107 bytes."""
 
@@ -74,7 +74,7 @@ class Environment:
         """A name that can stand in an address, a Redis key and the name of a group of consoles."""
         value = self.text(name, default)
         if not _NAME.fullmatch(value):
-            raise EnvironmentProblem(name, value, "a name of 1 to 64 letters, digits, '_', '.' or '-'")
+            raise EnvironmentProblem(name, value, "a name of 1 to 64 letters, digits, '_', '-' or, not first, '.'")
         return value
 
     def words(self, name: str, default: str) -> list[str]:

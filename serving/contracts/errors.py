@@ -27,6 +27,12 @@ class InvalidValue(DomainError):
         self.bounds = bounds
 
 
+class NothingChanges(DomainError):
+    """What is asked for is in force already."""
+
+    code = "invalid_value"
+
+
 class UnknownField(DomainError):
     """A field that does not exist was named."""
 

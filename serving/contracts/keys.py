@@ -6,7 +6,7 @@ All data keys hold what can be lost: the database and the owners can rebuild it.
 from serving.contracts.ids import EngineId, OwnerId, PoolName
 
 FIELD = b"m"
-"""The single field of a stream entry: its encoded message."""
+"""The field of a stream entry that holds its encoded message."""
 
 ENGINE_GROUP = "engines"
 """The consumer group that a pool's engines share on its inbox."""
@@ -87,3 +87,8 @@ def intervals(pool: PoolName) -> str:
 def monitor_lease() -> str:
     """Key with a short life: which monitor process is the active one."""
     return "footplate:monitor:lease"
+
+
+def known_pools() -> str:
+    """Key with the names of all pools, written by the active monitor: for one that takes over without the database."""
+    return "footplate:monitor:pools"

@@ -15,4 +15,4 @@ class DeviceUsage:
 
 
 DeviceGauge = Callable[[], DeviceUsage]
-"""Reads the device now; from any thread, but not the engine's: it may take milliseconds."""
+"""Reads the device now; from any thread that nothing waits for: a driver may take seconds."""

@@ -93,7 +93,7 @@ class LostOwners:
 
     def forget(self) -> None:
         """Begin anew: Redis could not be reached, so that nobody's silence means anything."""
-        self._silent_since.clear()
+        self._silent_since = {}  # another one: a `settle` may be going through this one
 
     async def settle(self, *, now: float) -> None:
         """Close the books of owners that are gone, and forget those closed long ago. `now` in monotonic seconds."""

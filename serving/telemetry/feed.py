@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from serving.telemetry.history import read_history
 from serving.telemetry.subscription import Message, Subscription
 
 __all__ = ["FeedClosed", "FeedFrame", "LiveFeed", "Watcher", "broadcast", "read_history"]
+
+logger = logging.getLogger(__name__)
 
 _FRAME = "live.frame"
 
@@ -94,6 +97,7 @@ class LiveFeed:
         self._watchers: defaultdict[PoolName, set[Watcher]] = defaultdict(set)
         self._subscription = Subscription(layer, deliver=self._fan_out, clock=clock)
         self._closed = False
+        self._warned = False
 
     async def start(self) -> None:
         """Begin to receive. Redis need not be there."""
@@ -127,11 +131,19 @@ class LiveFeed:
             self._subscription.want(map(_group, self._watchers))
 
     def _fan_out(self, message: Message) -> None:
-        if message.get("type") != _FRAME:
-            return
-        frame = FeedFrame(message["sequence"], message["frame"].decode())
-        for watcher in self._watchers.get(message["pool"], ()):
-            watcher.put(frame)
+        match message:
+            case {"type": kind, "pool": str(pool), "sequence": int(sequence), "frame": bytes(text)} if kind == _FRAME:
+                frame = FeedFrame(sequence, text.decode())
+                for watcher in self._watchers.get(PoolName(pool), ()):
+                    watcher.put(frame)
+            case _:
+                self._warn_once()
+
+    def _warn_once(self) -> None:
+        # Another version may send such a message for every frame.
+        if not self._warned:
+            logger.warning("a message to the consoles that this version does not understand was skipped")
+        self._warned = True
 
 
 def _group(pool: PoolName) -> str:

@@ -12,7 +12,6 @@ from redis.asyncio import Redis
 from serving.contracts import keys
 from serving.contracts.decoding import decode_or_none
 from serving.contracts.ids import OwnerId, PoolName
-from serving.contracts.messages import EngineSnapshot
 from serving.telemetry.announced import announced_version
 from serving.telemetry.books import read_books
 from serving.telemetry.engines import TokenRates, live_engines
@@ -63,8 +62,8 @@ class PoolMonitor:
         self._frame_sequence: int | None = None
         self._last_point_at: int | None = None
 
-    async def publish_frame(self) -> list[EngineSnapshot]:
-        """Read what is new, write the next frame and tell the consoles; returns the engines that live.
+    async def publish_frame(self) -> None:
+        """Read what is new, write the next frame and tell the consoles.
 
         Errors of Redis pass through, but for those of the telling: whoever asks for a frame gets it without.
         """
@@ -89,7 +88,6 @@ class PoolMonitor:
             books=await read_books(self._redis, self.pool),
         )
         await self._write(frame)
-        return engines
 
     def _summarise_windows(self, now: int) -> list[IntervalSummaries]:
         totals = [self._ring.total(since=now + 1 - seconds, until=now + 1) for seconds in WINDOWS_SECONDS]

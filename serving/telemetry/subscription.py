@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 Message = dict[str, Any]
 
-_PROBE = "feed.probe"
+_PROBE_MESSAGE: Message = {"type": "feed.probe"}
 _TICK_SECONDS = 1.0
 _PROBE_SECONDS = 2.0
 """After so long a silence the subscription is tried with a message to itself: perhaps there is nothing to hear."""
@@ -48,6 +48,7 @@ class Subscription:
         self._probed_at = 0.0
         self._pause_seconds = _FIRST_PAUSE_SECONDS
         self._works = True
+        self._delivers = True
 
     def start(self) -> None:
         """Begin to listen."""
@@ -117,7 +118,7 @@ class Subscription:
             raise SubscriptionLost(f"nothing has arrived for {silence:.0f} s")
         if silence >= _PROBE_SECONDS and now - self._probed_at >= _PROBE_SECONDS:
             self._probed_at = now
-            await self._layer.send(channel, {"type": _PROBE})
+            await self._layer.send(channel, dict(_PROBE_MESSAGE))
 
     async def _receive(self, channel: str) -> None:
         while True:
@@ -127,8 +128,16 @@ class Subscription:
             if not self._works:
                 logger.info("live frames can be received again")
             self._works = True
-            if message.get("type") != _PROBE:
-                self._deliver(message)
+            if message != _PROBE_MESSAGE:
+                self._hand_over(message)
+
+    def _hand_over(self, message: Message) -> None:
+        try:
+            self._deliver(message)
+        except Exception:  # One message that cannot be delivered must not cost the subscription.
+            if self._delivers:
+                logger.exception("a message to the consoles cannot be delivered; of more such nothing is said")
+            self._delivers = False
 
     def _complain(self, error: Exception) -> None:
         if self._works:

@@ -52,7 +52,12 @@ def versions(name: str, *, before: int | None = None, limit: int = 100) -> list[
 
     Raises `PoolNotFound`.
     """
-    found = find_pool(name).versions.select_related("pool")
+    return versions_of(find_pool(name), before=before, limit=limit)
+
+
+def versions_of(pool: Pool, *, before: int | None = None, limit: int = 100) -> list[TunablesVersion]:
+    """As `versions`, for a pool that was read already."""
+    found = pool.versions.select_related("pool")
     return list((found if before is None else found.filter(number__lt=before))[:limit])
 
 

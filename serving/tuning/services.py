@@ -12,7 +12,7 @@ from typing import Any
 from django.db import IntegrityError, transaction
 from redis import Redis
 
-from serving.contracts.errors import InvalidValue, StaleVersion
+from serving.contracts.errors import InvalidValue, NothingChanges, StaleVersion
 from serving.contracts.ids import PoolName
 from serving.contracts.messages import AnnouncedTunables
 from serving.contracts.tunables import Tunables
@@ -52,7 +52,7 @@ def change(
 ) -> TunablesVersion:
     """Store the pool's tunables with `changes` applied as a new version, then announce it.
 
-    Raises `PoolNotFound`, `UnknownField` and `InvalidValue` for what is named wrongly, `InvalidValue` where nothing
+    Raises `PoolNotFound`, `UnknownField` and `InvalidValue` for what is named wrongly, `NothingChanges` where nothing
     would change, and `StaleVersion` where `based_on` is given and no longer the newest version.
     """
     _check_reason(reason)
@@ -70,8 +70,8 @@ def roll_back(
 ) -> TunablesVersion:
     """Store a new version whose values equal those of version `to_number`, then announce it.
 
-    Raises `PoolNotFound`, `InvalidValue` where there is no such version or its values are in force already, and
-    `StaleVersion` where `based_on` is given and no longer the newest version.
+    Raises `PoolNotFound`, `InvalidValue` where there is no such version, `NothingChanges` where its values are in
+    force, and `StaleVersion` where `based_on` is given and no longer the newest version.
     """
     _check_reason(reason)
     with transaction.atomic():
@@ -99,7 +99,7 @@ def _check_base(based_on: int | None, current: TunablesVersion) -> None:
 def _store(current: TunablesVersion, wanted: Tunables, *, reason: str, author: str, param: str) -> TunablesVersion:
     differences = wanted.differences(tunables_of(current.values))
     if not differences:
-        raise InvalidValue(param, "what is in force already", f"a change to version {current.number}")
+        raise NothingChanges(f"nothing would change: version {current.number}, in force, has these values", param=param)
     return TunablesVersion.objects.create(
         pool=current.pool,
         number=current.number + 1,

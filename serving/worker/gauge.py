@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 
@@ -14,30 +15,62 @@ from serving.engine.device import DeviceGauge, DeviceUsage
 logger = logging.getLogger(__name__)
 
 _EVERY_SECONDS = 1.0
+_LIFE_SECONDS = 5.0
+"""An older reading tells nothing of the device any more."""
 
 
 class SampledGauge:
-    """Owns the last reading of a device, which is read at most once a second; on the heartbeat's thread.
+    """Owns the thread that reads a device once a second, and the last reading.
 
-    A device that cannot be read tells nothing: no heartbeat fails for it.
+    Nobody waits for the device, however slow its driver is; one that cannot be read tells nothing.
     """
 
-    def __init__(self, gauge: DeviceGauge, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        gauge: DeviceGauge,
+        *,
+        every_seconds: float = _EVERY_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._gauge = gauge
+        self._every_seconds = every_seconds
         self._clock = clock
-        self._usage = DeviceUsage()
-        self._read_at: float | None = None
+        self._last: tuple[DeviceUsage, float] | None = None
         self._works = True
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._sample_all, name="device-gauge", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def stop(self, *, timeout_seconds: float) -> None:
+        """End the thread; gives up after `timeout_seconds` where the driver does not return."""
+        self._stopping.set()
+        self._thread.join(timeout_seconds)
+
+    def sample(self) -> None:
+        """Read the device now, as the thread does: for as long as the driver takes."""
+        usage = self._read()
+        self._last = usage, self._clock()
 
     def complete(self, snapshot: EngineSnapshot) -> EngineSnapshot:
-        """The snapshot with what the device tells."""
-        now = self._clock()
-        if self._read_at is None or now - self._read_at >= _EVERY_SECONDS:
-            self._read_at = now
-            self._usage = self._read()
+        """The snapshot with what the device told last; without, where that is five seconds old. From any thread."""
+        usage = self._newest()
         return msgspec.structs.replace(
-            snapshot, accelerator_ratio=self._usage.ratio, accelerator_memory_bytes=self._usage.memory_bytes
+            snapshot, accelerator_ratio=usage.ratio, accelerator_memory_bytes=usage.memory_bytes
         )
+
+    def _newest(self) -> DeviceUsage:
+        last = self._last
+        if last is None or self._clock() - last[1] > _LIFE_SECONDS:
+            return DeviceUsage()
+        return last[0]
+
+    def _sample_all(self) -> None:
+        while not self._stopping.is_set():
+            self.sample()
+            self._stopping.wait(self._every_seconds)
 
     def _read(self) -> DeviceUsage:
         try:

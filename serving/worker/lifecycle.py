@@ -31,10 +31,10 @@ _JOIN_SECONDS = 5.0
 
 
 class EngineWorker:
-    """Owns an engine and the threads around it: receiver, publisher, heartbeat.
+    """Owns an engine and the threads around it: receiver, publisher, heartbeat, and the accelerator's gauge.
 
     `redis` makes a connection of its own for each thread. The engine is built on the pool's announced tunables. `gauge`
-    reads the accelerator, where there is one, on the heartbeat's thread.
+    reads the accelerator, on a thread of its own; on a CPU there is none to read, and no such thread.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class EngineWorker:
             mailbox=self._mailbox,
             publisher=self._publisher,
         )
+        self._gauge = None if gauge is None or device == "cpu" else SampledGauge(gauge)
         self._heartbeat = Heartbeat(
             redis(),
             engine_id=self.engine_id,
@@ -73,7 +74,7 @@ class EngineWorker:
             mailbox=self._mailbox,
             snapshot=self._host.snapshot,
             owners=self._host.owners,
-            gauge=None if gauge is None else SampledGauge(gauge),
+            gauge=self._gauge,
         )
         self._receiver = Receiver(
             redis(),
@@ -88,6 +89,8 @@ class EngineWorker:
         """Serve on this thread until a drain has ended or `leave` was called; what still runs then is handed back."""
         self._publisher.start()
         self._receiver.start()
+        if self._gauge is not None:
+            self._gauge.start()
         self._heartbeat.start()
         logger.info("engine %s serves", self.engine_id)
         try:
@@ -97,6 +100,8 @@ class EngineWorker:
             self._host.return_unread()
             self._publisher.stop(timeout_seconds=_JOIN_SECONDS)
             self._heartbeat.stop(timeout_seconds=_JOIN_SECONDS)
+            if self._gauge is not None:
+                self._gauge.stop(timeout_seconds=_JOIN_SECONDS)
         logger.info("engine %s has left", self.engine_id)
 
     def drain(self) -> None:

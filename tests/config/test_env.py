@@ -50,7 +50,7 @@ def test_refuses_an_unknown_choice_and_names_the_known() -> None:
         environment(NAME="tpu").choice("NAME", "cpu", ("cpu", "cuda"))
 
 
-@pytest.mark.parametrize("value", ["a/b", "two words", "naïve", "x" * 65, "a:b"])
+@pytest.mark.parametrize("value", ["a/b", "two words", "naïve", "x" * 65, "a:b", "..", ".hidden"])
 def test_refuses_a_name_that_no_address_can_hold(value: str) -> None:
     with pytest.raises(EnvironmentProblem, match="NAME must be a name of 1 to 64 letters"):
         environment(NAME=value).name("NAME", "default")

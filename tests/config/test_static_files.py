@@ -7,15 +7,16 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from django.conf import settings
 from django.contrib.staticfiles import finders
-from django.http import HttpRequest, HttpResponse
-from django.test import RequestFactory, override_settings
-from whitenoise.middleware import WhiteNoiseMiddleware
+from django.test import override_settings
+from httpx import Response
 
 from serving.config import bootstrap, static_files
 from serving.config.bootstrap import StartProblem
+from serving.config.static_server import StaticFiles
 
 STORAGES = settings.STORAGES | {"staticfiles": {"BACKEND": "serving.config.static_files.HashedStaticFiles"}}
 OWN_TREE = "django.contrib.staticfiles.finders.FileSystemFinder"
@@ -142,20 +143,38 @@ def test_collects_again_after_the_folder_was_emptied(root: Path, source: Path) -
     assert manifest(root).keys() == {"page.js"}
 
 
-def test_browsers_keep_hashed_files_for_good_and_others_briefly(root: Path, source: Path) -> None:
+async def fetch(application: StaticFiles, name: str, *, method: str = "GET", **headers: str) -> Response:
+    transport = httpx.ASGITransport(application)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost/static/") as client:
+        return await client.request(
+            method, name, headers={key.replace("_", "-"): text for key, text in headers.items()}
+        )
+
+
+async def test_browsers_keep_hashed_files_for_good_and_others_briefly(root: Path, source: Path) -> None:
     collect(root, source, {"page.js": "run(1);\n" * 100})
-    name = manifest(root)["page.js"]
+    name, files = manifest(root)["page.js"], StaticFiles()
+    kept = await fetch(files, name, accept_encoding="gzip")
+    assert kept.headers["Cache-Control"] == "max-age=315360000, public, immutable"
+    assert kept.headers["Content-Encoding"] == "gzip"
+    assert kept.text == (await fetch(files, "page.js", accept_encoding="identity")).text == "run(1);\n" * 100
+    assert (await fetch(files, "page.js")).headers["Cache-Control"] == "max-age=60, public"
 
-    def fetch(path: str) -> HttpResponse:
-        request = RequestFactory().get(f"/static/{path}", headers={"accept-encoding": "gzip"})
-        return WhiteNoiseMiddleware(_not_found)(request)
 
-    def _not_found(_request: HttpRequest) -> HttpResponse:
-        return HttpResponse(status=404)
-
-    assert fetch(name).headers["Cache-Control"] == "max-age=315360000, public, immutable"
-    assert fetch(name).headers["Content-Encoding"] == "gzip"
-    assert fetch("page.js").headers["Cache-Control"] == "max-age=60, public"
+async def test_files_are_served_as_http_wants_it(root: Path, source: Path) -> None:
+    collect(root, source, {"page.js": "0123456789"})
+    files = StaticFiles()
+    whole = await fetch(files, "page.js", accept_encoding="identity")
+    assert (whole.status_code, whole.headers["Content-Type"]) == (200, 'text/javascript; charset="utf-8"')
+    again = await fetch(files, "page.js", if_none_match=whole.headers["ETag"])
+    assert (again.status_code, again.content) == (304, b"")
+    part = await fetch(files, "page.js", range="bytes=2-4", accept_encoding="identity")
+    assert (part.status_code, part.text) == (206, "234")
+    head = await fetch(files, "page.js", method="HEAD")
+    assert (head.status_code, head.content, head.headers["Content-Length"]) == (200, b"", "10")
+    assert (await fetch(files, "page.js", method="POST")).status_code == 405
+    for missing in ("none.js", "../footplate.sqlite3", "%2e%2e/footplate.sqlite3", ""):
+        assert (await fetch(files, missing)).status_code == 404
 
 
 def test_a_reference_to_a_missing_file_is_one_line_for_the_operator(root: Path, source: Path) -> None:

@@ -13,6 +13,7 @@ from dashboard.consumers import Limits
 from tests.dashboard.conftest import OpenPage
 from tests.dashboard.harness import PATIENCE_SECONDS, Services, new_session
 from tests.dashboard.test_live import TICK, Clock, consumer_of
+from tests.dashboard.test_prompting import ScriptedPrompter, ask, delta
 
 NUM_PAGES = 100
 
@@ -48,3 +49,18 @@ async def test_a_hundred_idle_pages_hold_no_database_connection(make_page: OpenP
             await asyncio.sleep(TICK)
     most = settings.DATABASES["default"]["OPTIONS"]["pool"]["max_size"]
     assert await database_sync_to_async(num_open, thread_sensitive=False)() <= most
+
+
+async def test_answers_that_take_their_time_hold_no_database_connection(application: Any, services: Services) -> None:
+    go_on = asyncio.Event()
+    services.prompter = ScriptedPrompter([delta("Hel"), go_on, delta("lo", "stop")])
+    cookie = await new_session("operator")
+    before = num_held()
+    num_prompts = settings.DATABASES["default"]["OPTIONS"]["pool"]["max_size"] + 2
+    asking = [asyncio.create_task(ask(application, cookie)) for _ in range(num_prompts)]
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while len(services.prompter.asked) < num_prompts or num_held() > before:  # noqa: ASYNC110 (no event tells)
+            await asyncio.sleep(TICK)
+    assert not any(task.done() for task in asking)
+    go_on.set()
+    assert [answer.status_code for answer in await asyncio.gather(*asking)] == [200] * num_prompts

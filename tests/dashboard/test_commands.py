@@ -10,14 +10,18 @@ import pytest
 from channels.db import database_sync_to_async
 from django.contrib.auth.models import User
 
+from dashboard import protocol
+from dashboard.consumers import Limits
 from dashboard.protocol import NUM_VERSIONS
 from serving.admission.services import create_key
 from serving.contracts import keys
+from serving.contracts.errors import StaleVersion
 from serving.contracts.messages import AnnouncedTunables, decode_announced
 from serving.contracts.tunables import Tunables
 from serving.tuning import selectors
 from tests.dashboard.conftest import OpenPage
-from tests.dashboard.harness import HOST, POOL, Page, Services, new_session
+from tests.dashboard.harness import HOST, POOL, Closed, Page, Services, new_session
+from tests.dashboard.test_live import TICK, Clock, consumer_of
 
 in_thread = database_sync_to_async
 
@@ -194,3 +198,56 @@ async def test_no_event_holds_the_text_of_a_key(page: Page, application: Any) ->
     assert refused["newer"][0]["author"].startswith("tests, key ")
     secret = key.text.rsplit("-", 1)[-1]
     assert all(key.text not in text and secret not in text for text in page.texts)
+
+
+async def delete_pool() -> None:
+    await (await in_thread(selectors.find_pool)(POOL)).adelete()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        {"type": "list_versions"},
+        {"type": "change", "changes": {"max_running": 8}, "based_on": 1},
+        {"type": "roll_back", "version": 1, "based_on": 1},
+    ],
+)
+async def test_a_command_to_a_deleted_pool_ends_the_page(
+    page: Page, command: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    await page.open()
+    await page.receive("history")
+    await delete_pool()
+    page.send(id=1, **command)
+    with pytest.raises(Closed) as closed:
+        await page.receive_any()
+    assert closed.value.code == protocol.NO_SUCH_POOL
+    assert [record for record in caplog.records if record.name.startswith("dashboard")] == []
+
+
+async def test_a_pool_that_is_deleted_during_a_command_ends_the_page(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await page.open()
+    await page.receive("history")
+
+    def overtaken(*args: Any, **kwargs: Any) -> None:
+        selectors.find_pool(POOL).delete()
+        raise StaleVersion("version 2 is in force, not 1")
+
+    monkeypatch.setattr("serving.tuning.services.change", overtaken)
+    page.send(type="change", id=1, changes={"max_running": 8}, based_on=1)
+    with pytest.raises(Closed) as closed:
+        await page.receive_any()
+    assert closed.value.code == protocol.NO_SUCH_POOL
+
+
+async def test_a_silent_page_of_a_deleted_pool_is_closed(
+    make_page: OpenPage, operator: str, services: Services
+) -> None:
+    clock = Clock()
+    page = make_page(operator, application=consumer_of(services, Limits(recheck_seconds=10, tick_seconds=TICK), clock))
+    await page.open()
+    await delete_pool()
+    clock.seconds = 10
+    assert await page.until_closed() == protocol.NO_SUCH_POOL

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from dashboard import protocol
 from dashboard.consumers import Limits, LiveConsumer
+from dashboard.rechecks import Rechecks
+from dashboard.threads import in_thread
 from serving.contracts import keys
 from serving.contracts.ids import PoolName
 from serving.contracts.tunables import Tunables, describe
 from serving.telemetry.frames import INTERVAL_NAMES, PERCENTILES, POINT_FIELDS, WINDOWS_SECONDS, encode_live
 from tests.dashboard.conftest import OpenPage
-from tests.dashboard.harness import POOL, Page, Services, console_services, frame_of, new_session, point_of
+from tests.dashboard.harness import POOL, Closed, Page, Services, console_services, frame_of, new_session, point_of
 
 TICK = 0.01
 
@@ -30,9 +35,11 @@ class Clock:
         return self.seconds
 
 
-def consumer_of(services: Services, limits: Limits, clock: Clock | None = None) -> Any:
+def consumer_of(
+    services: Services, limits: Limits, clock: Clock | None = None, *, rechecks: Rechecks | None = None
+) -> Any:
     """The consumer with limits of the test's own, in a scope as the layers above it leave it."""
-    consumer = LiveConsumer(limits, clock=clock or Clock())
+    consumer = LiveConsumer(limits, clock=clock or Clock(), rechecks=rechecks)
 
     async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
         cookies = dict(
@@ -116,6 +123,34 @@ async def test_unknown_pool_is_said(make_page: OpenPage, operator: str) -> None:
     assert await page.until_closed() == protocol.NO_SUCH_POOL
 
 
+async def test_opening_a_page_reads_little(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    queries: list[str] = []
+
+    def note(execute: Any, sql: str, *args: Any) -> Any:
+        queries.append(sql)
+        return execute(sql, *args)
+
+    async def in_noted_thread(function: Callable[..., Any], *args: Any) -> Any:
+        def run() -> Any:
+            with connection.execute_wrapper(note):
+                return function(*args)
+
+        return await in_thread(run)
+
+    monkeypatch.setattr("dashboard.consumers.in_thread", in_noted_thread)
+    await page.open()
+    # Session, user and pool to let it in; these again, two tables of permissions, and versions to greet it.
+    assert 0 < len(queries) <= 9, queries
+
+
+async def test_watch_is_said_once_a_connection(page: Page) -> None:
+    await page.open()
+    page.send(type="watch")
+    with pytest.raises(Closed, match="once") as closed:
+        await page.receive("hello")
+    assert closed.value.code == protocol.BAD_MESSAGE
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -177,6 +212,32 @@ async def test_a_page_that_takes_nothing_in_is_capped_and_then_closed(
     assert await page.until_closed() == protocol.TOO_SLOW
     frames = [message for text in page.texts if (message := json.loads(text))["type"] == "frame"]
     assert [frame["sequence"] for frame in frames] == list(range(8))
+
+
+async def test_a_slow_page_is_closed_while_the_database_hangs(
+    make_page: OpenPage, operator: str, services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    limits = Limits(recheck_seconds=10, recheck_timeout_seconds=1e6, slow_seconds=20, tick_seconds=TICK)
+    page = make_page(operator, application=consumer_of(services, limits, clock))
+    await page.open()
+    await services.until_subscribed()
+    await services.publish(1)
+    await page.receive("frame")
+    is_asked, is_back = threading.Event(), threading.Event()
+
+    def hang(session_key: str) -> None:
+        is_asked.set()
+        is_back.wait()
+
+    monkeypatch.setattr("dashboard.consumers.read_operator", hang)
+    try:
+        clock.seconds = 10
+        assert await asyncio.to_thread(is_asked.wait, 20)
+        clock.seconds = 20
+        assert await page.until_closed() == protocol.TOO_SLOW
+    finally:
+        is_back.set()
 
 
 async def test_a_page_that_acknowledges_late_sees_a_gap_and_lives(

@@ -75,7 +75,9 @@ async def test_live_page_opens_on_the_first_pool_and_leads_to_the_others(client:
     assert "another-model" in page
     assert "/console/pools/a%20first/" in page
     assert f"/console/pools/{POOL}/" in page
-    assert "another-model" in (await client.get("/console/pools/a%20first/")).text
+    named = (await client.get("/console/pools/a%20first/")).text
+    assert "another-model" in named
+    assert 'data-socket-path="/console/live/a%20first"' in named
 
 
 async def test_live_page_without_a_pool_says_so(client: httpx.AsyncClient) -> None:
@@ -179,7 +181,8 @@ async def test_roll_back_needs_right_token_and_method(
     await tune(services, max_running=8)
     path = f"{VERSIONS}1/roll-back"
     assert (await client.post(path, data={"based_on": "2"})).status_code == 403
-    assert (await client.get(path)).status_code == 405
+    by_link = await client.get(path)
+    assert (by_link.status_code, by_link.headers["Location"]) == (302, VERSIONS)
     await User.objects.filter(username="operator").aupdate(is_superuser=False)
     user = await User.objects.aget(username="operator")
     await in_thread(user.user_permissions.clear)()
@@ -201,3 +204,19 @@ async def test_roll_back_of_an_unknown_pool_is_not_found(client: httpx.AsyncClie
         "/console/pools/nowhere/versions/1/roll-back", data={"csrfmiddlewaretoken": token[1], "based_on": "1"}
     )
     assert response.status_code == 404
+
+
+async def test_refusals_stand_in_the_consoles_frame(client: httpx.AsyncClient) -> None:
+    nowhere = await client.get("/console/pools/nowhere/")
+    no_token = await client.post(f"{VERSIONS}1/roll-back", data={"based_on": "1"})
+    by_link = await client.get("/console/logout/")
+    for response, status, text in (
+        (nowhere, 404, "There is no such page"),
+        (no_token, 403, "the form was out of date"),
+        (by_link, 405, "belongs to a button"),
+    ):
+        assert response.status_code == status
+        assert text in " ".join(response.text.split())
+        assert 'href="/console/"' in response.text
+        assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+    assert by_link.headers["Allow"] == "POST, OPTIONS"

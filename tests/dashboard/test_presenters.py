@@ -6,7 +6,7 @@ import dataclasses
 from datetime import UTC, datetime
 from typing import Any
 
-from dashboard.presenters import present_levers, present_versions
+from dashboard.presenters import present_levers, present_versions, present_windows
 from serving.contracts.tunables import TunableSpec, describe
 
 
@@ -14,6 +14,7 @@ from serving.contracts.tunables import TunableSpec, describe
 class Stored:
     number: int
     changes: dict[str, Any]
+    values: dict[str, Any] = dataclasses.field(default_factory=dict)
     reason: str = ""
     author: str = "ann"
     created_at: datetime = datetime(2026, 1, 2, tzinfo=UTC)
@@ -43,7 +44,7 @@ def test_levers_say_what_a_control_needs() -> None:
     assert (running.label, running.kind, running.unit) == ("Max running", "integer", "sequences")
     assert (running.low, running.high, running.step, running.bounds) == ("1", "1024", "1", "1 – 1,024")
     ratio = levers["kv_limit_ratio"]
-    assert (ratio.label, ratio.low, ratio.high, ratio.step, ratio.default) == ("KV limit", "0.01", "1", "0.01", "1")
+    assert (ratio.label, ratio.low, ratio.high, ratio.step) == ("KV limit", "0.01", "1", "0.005")
     mode = levers["mode"]
     assert (mode.choices, mode.low, mode.step) == (("continuous", "static"), "", "")
     assert levers["max_queue_tokens"].high == "100000000"
@@ -61,3 +62,7 @@ def test_versions_show_their_difference_with_units() -> None:
         ("gone", "a", "b", ""),
     ]
     assert (newest.is_in_force, oldest.is_in_force, oldest.changes) == (True, False, ())
+
+
+def test_windows_are_named_in_their_order() -> None:
+    assert present_windows((10, 60, 300, 900)) == ("10 s", "1 m", "5 m", "15 m")

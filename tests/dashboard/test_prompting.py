@@ -58,6 +58,7 @@ class ScriptedAnswer:
                 raise piece
             if isinstance(piece, asyncio.Event):
                 await piece.wait()
+                continue
             yield piece
 
 

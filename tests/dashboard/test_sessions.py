@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from channels.db import database_sync_to_async
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Permission, User
 from django.contrib.sessions.models import Session
 from django.test import AsyncClient
 from django.utils import timezone
 
 from dashboard import protocol
 from dashboard.consumers import Limits
+from dashboard.rechecks import Rechecks
+from dashboard.sessions import read_operator
+from serving.tuning import services as tuning
 from tests.dashboard.conftest import OpenPage
-from tests.dashboard.harness import Page, Services, new_session
+from tests.dashboard.harness import PATIENCE_SECONDS, Page, Services, new_session
 from tests.dashboard.test_live import TICK, Clock, consumer_of
 
 
@@ -60,13 +65,32 @@ ENDINGS = [
 Ending = Callable[[str], Awaitable[None]]
 
 
+class CountedReads:
+    """Counts the checks of open pages, told from other reads by their thread, and leaves them as they are."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.num_checks = 0
+        monkeypatch.setattr("dashboard.consumers.read_operator", self._read)
+
+    def _read(self, session_key: str | None) -> Any:
+        operator = read_operator(session_key)
+        self.num_checks += threading.current_thread().name.startswith("recheck")
+        return operator
+
+    async def until(self, count: int) -> None:
+        """Wait until so many checks have ended, and what they found has been taken note of."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while self.num_checks < count:  # noqa: ASYNC110 (it counts on other threads)
+                await asyncio.sleep(TICK)
+        await asyncio.sleep(5 * TICK)
+
+
 @pytest.mark.parametrize(("end", "code"), ENDINGS)
 @pytest.mark.parametrize(
     "command",
     [
         {"type": "list_versions", "id": 1},
         {"type": "change", "id": 1, "changes": {"max_running": 8}, "based_on": 1},
-        {"type": "watch"},
     ],
 )
 async def test_no_command_outlives_the_session(
@@ -82,6 +106,18 @@ async def test_no_command_outlives_the_session(
 
 
 @pytest.mark.parametrize(("end", "code"), ENDINGS)
+async def test_no_page_begins_after_its_session(
+    page: Page, services: Services, operator: str, end: Ending, code: int
+) -> None:
+    await page.connect()
+    await services.until_subscribed()
+    await end(operator)
+    page.send(type="watch")
+    assert await page.until_closed() == code
+    assert page.texts == []
+
+
+@pytest.mark.parametrize(("end", "code"), ENDINGS)
 async def test_silent_watchers_are_closed_as_well(
     make_page: OpenPage, operator: str, services: Services, end: Ending, code: int
 ) -> None:
@@ -93,11 +129,30 @@ async def test_silent_watchers_are_closed_as_well(
     assert await page.until_closed() == code
 
 
+async def test_pages_are_not_all_checked_at_the_same_moment(
+    make_page: OpenPage, operator: str, services: Services
+) -> None:
+    clock, chances = Clock(), iter([0.0, 0.5])
+    rechecks = Rechecks(chance=lambda: next(chances))
+    application = consumer_of(services, Limits(recheck_seconds=10, tick_seconds=TICK), clock, rechecks=rechecks)
+    pages = [make_page(operator, application=application) for _ in range(2)]
+    for page in pages:
+        await page.open()
+    await sign_out(operator)
+    for page, seconds in zip(pages, (5, 7.5), strict=True):
+        assert page.task is not None
+        assert not page.task.done()
+        clock.seconds = seconds
+        assert await page.until_closed() == protocol.SIGNED_OUT
+
+
 async def test_silent_watchers_stay_while_the_database_is_away(
     make_page: OpenPage, operator: str, services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, asked = Clock(), []
-    page = make_page(operator, application=consumer_of(services, Limits(recheck_seconds=10, tick_seconds=TICK), clock))
+    # It acknowledges nothing, which is not what this is about.
+    limits = Limits(recheck_seconds=10, tick_seconds=TICK, slow_seconds=1e9)
+    page = make_page(operator, application=consumer_of(services, limits, clock))
     await page.open()
     await page.receive("history")
     await services.until_subscribed()
@@ -141,3 +196,67 @@ async def test_watching_does_not_prolong_the_session(page: Page, operator: str) 
     await page.open()
     await page.ask(type="list_versions", id=1)
     assert await database_sync_to_async(expiry)() == before
+
+
+async def grant(right: bool) -> None:
+    user = await User.objects.aget(username="operator")
+    permission = await Permission.objects.aget(codename="add_tunablesversion")
+    await (user.user_permissions.aadd if right else user.user_permissions.aremove)(permission)
+
+
+async def test_an_open_page_is_told_of_rights_that_changed(
+    make_page: OpenPage, operator: str, services: Services
+) -> None:
+    clock = Clock()
+    page = make_page(operator, application=consumer_of(services, Limits(recheck_seconds=10, tick_seconds=TICK), clock))
+    assert (await page.open())["may_steer"] is True
+    await page.ask(type="change", id=1, changes={"max_running": 8}, based_on=1)
+    for right in (False, True):
+        await grant(right)
+        clock.seconds += 10
+        hello = await page.receive("hello")
+        assert hello["may_steer"] is right
+        assert [version["number"] for version in hello["versions"]] == [2, 1]
+    assert (await page.ask(type="change", id=2, changes={"max_running": 9}, based_on=2))["type"] == "stored"
+
+
+async def test_a_page_whose_rights_are_the_same_is_not_greeted_again(
+    make_page: OpenPage, operator: str, services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, checks = Clock(), CountedReads(monkeypatch)
+    page = make_page(operator, application=consumer_of(services, Limits(recheck_seconds=10, tick_seconds=TICK), clock))
+    await page.open()
+    for _ in range(2):
+        num_checks = checks.num_checks
+        clock.seconds += 10
+        await checks.until(num_checks + 1)
+    await page.ask(type="list_versions", id=1)
+    assert sum('"type":"hello"' in text for text in page.texts) == 1
+
+
+async def test_a_greeting_waits_for_the_commands_before_it(
+    make_page: OpenPage, operator: str, services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, checks = Clock(), CountedReads(monkeypatch)
+    page = make_page(operator, application=consumer_of(services, Limits(recheck_seconds=10, tick_seconds=TICK), clock))
+    await page.open()
+    await page.receive("history")
+    has_begun, may_store, change = threading.Event(), threading.Event(), tuning.change
+
+    def slow_change(*args: Any, **kwargs: Any) -> Any:
+        has_begun.set()
+        may_store.wait()
+        return change(*args, **kwargs)
+
+    monkeypatch.setattr("serving.tuning.services.change", slow_change)
+    try:
+        page.send(type="change", id=1, changes={"max_running": 8}, based_on=1)
+        assert await asyncio.to_thread(has_begun.wait, PATIENCE_SECONDS)
+        await grant(False)
+        clock.seconds = 10
+        await checks.until(1)
+    finally:
+        may_store.set()
+    assert (await page.receive_any())["type"] == "stored"
+    hello = await page.receive_any()
+    assert (hello["type"], hello["may_steer"], len(hello["versions"])) == ("hello", False, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
+import pynvml
 import pytest
 import torch
 
@@ -44,7 +45,14 @@ def test_cpu_tells_nothing() -> None:
 
 
 @pytest.mark.usefixtures("driver")
-@pytest.mark.parametrize("error", [ModuleNotFoundError("no pynvml"), RuntimeError("no driver")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ModuleNotFoundError("no pynvml"),
+        RuntimeError("no driver"),
+        pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED),
+    ],
+)
 def test_memory_is_told_where_utilisation_is_not(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def refuse(_device: torch.device) -> NoReturn:
         raise error

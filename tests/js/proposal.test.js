@@ -80,13 +80,49 @@ test("one edit or all can be taken back", () => {
   assert.equal(discard(both), NO_PROPOSAL);
 });
 
+test("a reason goes with the last edit that is taken back, and stays with any other", () => {
+  const both = setReason(edit(edit(NO_PROPOSAL, "mode", "static"), "max_running", "8"), "why not");
+  assert.equal(withdraw(both, "mode").reason, "why not");
+  assert.equal(withdraw(withdraw(both, "mode"), "max_running").reason, "");
+  const chosen = setReason(edit(NO_PROPOSAL, "mode", "static"), "why not");
+  assert.equal(edit(chosen, "mode", "continuous").reason, "");
+});
+
+test("a number that passes its old value while it is typed keeps the reason", () => {
+  const typed = setReason(edit(NO_PROPOSAL, "max_running", "3"), "why not");
+  const passing = edit(typed, "max_running", "32");
+  assert.deepEqual([passing.phase, passing.reason], ["idle", "why not"]);
+});
+
+test("a reason written while a change is on its way survives an edit that is taken back", () => {
+  const busy = setReason(edit(sentEight(), "mode", "static"), "and then");
+  assert.equal(withdraw(withdraw(busy, "mode"), "max_running").reason, "and then");
+});
+
+test("a rebase that leaves no edit leaves no reason", () => {
+  const same = setReason(edit(NO_PROPOSAL, "prefill_share", "0.9"), "why not");
+  const proposal = rebase(see(same, [others(6)]), SPECS);
+  assert.deepEqual([proposal.phase, proposal.reason], ["idle", ""]);
+});
+
 test("what was sent is stored, then applied once every engine runs it", () => {
   const stored = accept(sentEight(), 1, eight());
   assert.deepEqual([stored.phase, stored.stored.number, stored.reason, stored.texts], ["stored", 6, "", {}]);
   const half = observeEngines(stored, [engine({ tunables_version: 6 }), engine({ tunables_version: 5 })]);
   assert.equal(half.phase, "stored");
   assert.equal(observeEngines(stored, []).phase, "stored");
-  assert.equal(observeEngines(stored, [engine({ tunables_version: 7 })]).phase, "applied");
+  const applied = observeEngines(stored, [engine({ tunables_version: 7 }), engine({ tunables_version: 6 })]);
+  assert.deepEqual([applied.phase, applied.appliedOn], ["applied", 2]);
+  assert.equal(observeEngines(applied, []), applied, "what was applied stays so when no engine lives any more");
+});
+
+test("an applied change is forgotten once a later version comes", () => {
+  const applied = observeEngines(accept(sentEight(), 1, eight()), [engine({ tunables_version: 6 })]);
+  assert.equal(see(applied, [eight(6), version(5)]), applied);
+  const overtaken = see(applied, [others(7), eight(6), version(5)]);
+  assert.deepEqual([overtaken.phase, overtaken.stored], ["idle", null]);
+  const stored = accept(sentEight(), 1, eight());
+  assert.equal(see(stored, [others(7), eight(6)]).phase, "stored", "one that is not applied yet is still awaited");
 });
 
 test("a new edit after a stored change begins on the version that is newest then", () => {
@@ -120,8 +156,17 @@ test("edits made while a change is on its way keep its base until the answer", (
   assert.equal(busy.base.number, 5);
 });
 
-test("while the answer is awaited the versions do not speak for it", () => {
-  assert.equal(see(sentEight(), [eight(6), version(5)], { isComplete: true }).phase, "sending");
+test("while the answer is awaited, versions without the change say nothing", () => {
+  for (const versions of [[version(5)], [others(6), version(5)]])
+    assert.equal(see(sentEight(), versions, { isComplete: true }).phase, "sending");
+});
+
+test("a change that others hear of before its answer comes is stored, and the answer is no news then", () => {
+  const heard = see(edit(sentEight(), "mode", "static"), [eight(6), version(5)]);
+  assert.deepEqual([heard.phase, heard.base.number, heard.changes], ["editing", 6, { mode: "static" }]);
+  assert.equal(heard.conflict, null);
+  assert.equal(accept(heard, 1, eight()), heard);
+  assert.equal(loseAnswer(heard, { id: 1, wasSent: true }), heard);
 });
 
 test("a text that changes nothing does not outlive the values it was typed over", () => {

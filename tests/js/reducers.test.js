@@ -148,6 +148,14 @@ test("a paused page stands still while everything goes on behind it", () => {
   assert.equal(reduce(paused, { type: "resume" }).paused, null);
 });
 
+test("the list of versions is bounded, however many the server and refusals tell of", () => {
+  const many = (newest) => Array.from({ length: 250 }, (_, index) => version(newest - index));
+  const told = play(live(), received({ type: "versions", id: 1, versions: many(250) }));
+  assert.deepEqual([told.versions.length, told.versions[0].number], [200, 250]);
+  const refusedOnce = play(live(), received(refused(10, { newer: many(250) })));
+  assert.deepEqual([refusedOnce.versions.length, refusedOnce.versions[0].number], [200, 250]);
+});
+
 test("a page that knows nothing yet cannot be paused", () => {
   const state = fresh();
   assert.equal(reduce(state, { type: "pause", at: NOW }), state);
@@ -161,7 +169,7 @@ test("a server of the same shape finds the ring as it was, one of another an emp
   assert.equal(other.ring.newestSeconds, null);
   assert.equal(other.window, 1);
   const longer = reduce(state, received(hello({ point_fields: [...POINT_FIELDS, "num_swapped"] })));
-  assert.equal(longer.ring.latest("num_swapped"), null);
+  assert.equal(longer.ring.series("num_swapped").y.length, 0);
 });
 
 test("a pause ends with the shape of its points", () => {

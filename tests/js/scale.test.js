@@ -55,3 +55,9 @@ test("the longer the span, the coarser the marks", () => {
   assert.equal(timeAxis(0, 120, 0).step, 30);
   assert.equal(timeAxis(0, 900, 0).step, 180);
 });
+
+test("a value that binary made a hair too large needs no step more", () => {
+  const hair = 0.8 * (1 + Number.EPSILON);
+  assert.ok(hair > 0.8);
+  assert.deepEqual([valueAxis(hair).top, valueAxis(hair).ticks.length], [0.8, 5]);
+});

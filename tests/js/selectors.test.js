@@ -2,17 +2,9 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { reduce } from "../../static/dashboard/js/reducers.js";
-import {
-  confirmedValues,
-  enginesApplied,
-  figures,
-  outcomes,
-  shown,
-  shownRange,
-  totals,
-} from "../../static/dashboard/js/selectors.js";
+import { confirmedValues, enginesApplied, outcomes, shown, totals } from "../../static/dashboard/js/selectors.js";
 import { initialState } from "../../static/dashboard/js/state.js";
-import { engine, frame, hello, percentiles, version } from "./support/messages.js";
+import { engine, frame, hello, stored, version } from "./support/messages.js";
 
 const NOW = 1_700_000_000_000;
 const REDIS = 1_700_000_000;
@@ -31,13 +23,8 @@ const running = (...numbers) => ({ engines: numbers.map((number) => engine({ tun
 
 test("before anything is known nothing is said", () => {
   const state = initialState({ now: NOW });
-  assert.deepEqual(shown(state), { frame: null, ring: null, until: null });
-  assert.deepEqual(
-    [shownRange(state), confirmedValues(state), totals(state), outcomes(state)],
-    [null, null, null, null],
-  );
+  assert.deepEqual([confirmedValues(state), totals(state), outcomes(state)], [null, null, null]);
   assert.deepEqual(enginesApplied(state), { version: null, applied: 0, total: 0 });
-  assert.deepEqual(figures(state), {});
 });
 
 test("a version is applied on the engines that run it or a later one", () => {
@@ -124,12 +111,6 @@ test("outcomes are added up over reasons and codes", () => {
   });
 });
 
-test("figures are the newest percentiles of the chosen window", () => {
-  const state = showing({ point: { percentiles: percentiles(2) } });
-  assert.deepEqual(figures(state).ttft_seconds, { 50: 0.22, 95: 0.222, 99: 0.224 });
-  assert.equal(figures(state, 3).e2e_seconds[99], 0.664);
-});
-
 test("a paused page shows the moment of the pause, but steers the present", () => {
   const paused = reduce(showing(running(1)), { type: "pause", at: NOW });
   const later = reduce(
@@ -137,7 +118,18 @@ test("a paused page shows the moment of the pause, but steers the present", () =
     received(frame(2, REDIS + 9, { ...running(2), announced_version: 2, point: { num_running: 7 } })),
   );
   assert.equal(totals(later).running, 0);
-  assert.deepEqual(shownRange(later), { since: REDIS - 300, until: REDIS });
+  assert.equal(shown(later).ring.newestSeconds, REDIS);
   assert.equal(confirmedValues(later).version, 2);
   assert.deepEqual(enginesApplied(later), { version: 2, applied: 1, total: 1 });
+});
+
+test("all that a paused page shows is of one moment: capacity and stored version too", () => {
+  const paused = reduce(showing(running(1)), { type: "pause", at: NOW });
+  const later = [
+    received(stored(1, version(3, { values: { max_running: 4 } }))),
+    received(frame(2, REDIS + 9, { ...running(3), announced_version: 3 })),
+  ].reduce(reduce, paused);
+  assert.deepEqual([shown(later).storedVersion, totals(later).maxRunning], [2, 32]);
+  const resumed = reduce(later, { type: "resume" });
+  assert.deepEqual([shown(resumed).storedVersion, totals(resumed).maxRunning], [3, 4]);
 });

@@ -1,7 +1,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { LONGEST_DELAY_MS, openLiveSocket, SILENT_START_MS } from "../../static/dashboard/js/socket.js";
+import {
+  LONGEST_DELAY_MS,
+  openLiveSocket,
+  SILENT_START_MS,
+  STEADY_AFTER_MS,
+} from "../../static/dashboard/js/socket.js";
 import { fakeSockets, fakeTime, seededRandom } from "./support/fakes.js";
 import { hello } from "./support/messages.js";
 
@@ -78,19 +83,39 @@ test("chance spreads the attempts of many pages", () => {
   assert.ok(new Set(waits).size > 40);
 });
 
-test("a server that accepts and says nothing counts as failed, one that speaks does not", async () => {
+test("a connection that lasted makes up for those that failed, one that only began does not", async () => {
   const { time, states, newest } = open();
+  const outcome = () => [states.at(-1).attempt, states.at(-1).retryAt - time.clock()];
   newest().open();
   newest().end(1011);
+  assert.deepEqual(outcome(), [1, 500]);
   await time.advance(500);
   newest().open();
+  newest().say(hello());
+  await time.advance(STEADY_AFTER_MS - 1);
   newest().end(1011);
-  assert.equal(states.at(-1).attempt, 2);
+  assert.deepEqual(outcome(), [2, 1000]);
   await time.advance(1000);
   newest().open();
-  newest().say(hello());
+  for (let elapsed = 0; elapsed < STEADY_AFTER_MS; elapsed += 500) {
+    newest().say(hello());
+    await time.advance(500);
+  }
   newest().end(4408);
-  assert.deepEqual([states.at(-1).attempt, states.at(-1).code, states.at(-1).retryAt - time.clock()], [1, 4408, 500]);
+  assert.deepEqual([...outcome(), states.at(-1).code], [1, 500, 4408]);
+});
+
+test("a server that greets and hangs up is not called in a loop", async () => {
+  const { time, sockets, newest } = open();
+  for (let second = 0; second < 60; second += 1) {
+    if (newest().readyState === 0) {
+      newest().open();
+      newest().say(hello());
+      newest().end(1011);
+    }
+    await time.advance(1000);
+  }
+  assert.ok(sockets.length <= 10, `${sockets.length} connections in a minute`);
 });
 
 test("a signed-out and a refused page tries no more", async () => {
@@ -193,20 +218,6 @@ test("a socket that cannot even be made is tried again", async () => {
   await time.advance(500);
   assert.equal(failures, 2);
   assert.deepEqual([states.at(-1).state, states.at(-1).attempt], ["lost", 2]);
-});
-
-test("closed for good, it leaves nothing running", async () => {
-  for (const before of [() => {}, ({ newest }) => newest().open(), ({ newest }) => newest().end(1006)]) {
-    const page = open();
-    before(page);
-    page.socket.close();
-    const { length } = page.states;
-    page.newest().end(1000);
-    page.socket.retryNow();
-    page.socket.reopen();
-    await page.time.advance(60_000);
-    assert.deepEqual([page.sockets.length, page.states.length, page.time.numTimers()], [1, length, 0]);
-  }
 });
 
 test("however connections end, there is never more than one, and the page always comes back", async () => {

@@ -21,6 +21,16 @@ test("what a field admits is read as its value", () => {
   assert.deepEqual(parse("mode", "static"), { value: "static" });
 });
 
+test("a number may be written as the page writes it, in groups of three", () => {
+  assert.deepEqual(parse("max_running", "1,000"), { value: 1000 });
+  assert.deepEqual(parse("batch_window_ms", "9,999.5"), { value: 9999.5 });
+  const large = { ...specOf("max_running"), high: 100_000_000 };
+  assert.deepEqual(parseValue(large, "100,000,000"), { value: 100_000_000 });
+  for (const text of ["0,500", "1,5", "1,00", "1000,000", ",100", "1,000,", "1,,000", "1.000,5", "1,000e1"])
+    assert.match(parse("batch_window_ms", text).error, /must be a number from 0 to 10000, not '/, text);
+  assert.match(parse("max_running", "2,000").error, /not 2,000$/);
+});
+
 test("bounds belong to what is admitted", () => {
   assert.deepEqual(parse("max_running", "1"), { value: 1 });
   assert.deepEqual(parse("max_running", "1024"), { value: 1024 });

@@ -222,6 +222,29 @@ async def test_reader_that_gives_up_waiting_loses_no_frame(redis: Redis, layer: 
     assert watcher.num_skipped == 0
 
 
+@pytest.mark.parametrize(
+    "malformed",
+    [
+        {"type": "live.frame", "pool": "default"},
+        {"type": "live.frame", "pool": "default", "sequence": 1, "frame": "text"},
+        {"type": "live.frame", "pool": ["default"], "sequence": 1, "frame": b"{}"},
+        {"type": "live.frame", "pool": "default", "sequence": 1, "frame": b"\xff"},
+        {"type": "something.else"},
+        {},
+    ],
+)
+async def test_message_that_is_not_understood_costs_nothing_but_one_warning(
+    redis: Redis, layer: Any, start_feed: StartFeed, malformed: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    watcher = (await start_feed()).watch(POOL)
+    await until_subscribed(redis)
+    for sequence in (1, 2, 3):
+        await layer.group_send(f"live.{POOL}", malformed)
+        await send(layer, sequence)
+        assert await take(watcher) == frame(sequence)
+    assert len([record for record in caplog.records if record.name.startswith("serving.telemetry")]) == 1
+
+
 async def test_synchronous_code_broadcasts_again_and_again(redis: Redis, valkey: str, start_feed: StartFeed) -> None:
     watcher = (await start_feed()).watch(POOL)
     await until_subscribed(redis)

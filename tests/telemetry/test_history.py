@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
+import pytest
 from redis.asyncio import Redis
 
 from serving.contracts import keys
+from serving.telemetry import history
 from serving.telemetry.feed import read_history
 from serving.telemetry.frames import Point
 from serving.telemetry.history import KEPT_SECONDS, add_point
@@ -14,6 +18,20 @@ from tests.telemetry.conftest import POOL
 
 def point_at(unix_seconds: float) -> Point:
     return Point(unix_seconds, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 1, [[[None, 0.1, 0.2]] * 4] * 4)
+
+
+class AtTime:
+    """A pipeline whose entries are written as of `unix_seconds`."""
+
+    def __init__(self, pipe: Any, unix_seconds: float) -> None:
+        self._pipe = pipe
+        self._entry_id = f"{int(unix_seconds * 1000)}-0"
+
+    def xadd(self, *args: Any, **options: Any) -> None:
+        self._pipe.xadd(*args, id=self._entry_id, **options)
+
+    def expire(self, *args: Any) -> None:
+        self._pipe.expire(*args)
 
 
 async def write(redis: Redis, *points: Point) -> None:
@@ -80,6 +98,33 @@ async def test_what_it_does_not_understand_is_left_out(redis: Redis) -> None:
     await redis.xadd(keys.history(POOL), {b"other": b"field"})
     await write(redis, point_at(seconds))
     assert await times(redis, since=None) == [seconds]
+
+
+async def test_what_another_version_wrote_and_this_one_understands_is_given(redis: Redis) -> None:
+    seconds = await now(redis)
+    for age, layout in ((3, {}), (2, {b"l": b"another"})):
+        fields = {keys.FIELD: msgspec.json.encode(point_at(seconds - age)), **layout}
+        await redis.xadd(keys.history(POOL), fields)
+    await write(redis, point_at(seconds - 1))
+    await redis.xadd(keys.history(POOL), {keys.FIELD: b"{}", b"l": b"another"})
+    assert await times(redis, since=None) == [seconds - 3, seconds - 2, seconds - 1]
+
+
+@pytest.mark.parametrize("since", [None, 500.5])
+async def test_few_points_are_decoded_however_many_are_given(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch, since: float | None
+) -> None:
+    seconds = await now(redis)
+    pipe = redis.pipeline(transaction=False)
+    for age in range(KEPT_SECONDS - 10, 0, -1):
+        history.add_point(AtTime(pipe, seconds - age), POOL, point_at(seconds - age - 0.25))
+    await pipe.execute()
+    decoded: list[bytes] = []
+    decode = history._decode
+    monkeypatch.setattr(history, "_decode", lambda row: decoded.append(row) or decode(row))
+    rows = await read_history(redis, POOL, since=None if since is None else seconds - since)
+    assert len(rows) == (KEPT_SECONDS - 10 if since is None else 500)
+    assert len(decoded) <= 3
 
 
 async def test_history_of_a_pool_that_nobody_monitors_goes_by_itself(redis: Redis) -> None:

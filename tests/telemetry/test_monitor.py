@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -16,32 +16,11 @@ from serving.contracts.tunables import Tunables
 from serving.telemetry.intervals import IntervalRecorder
 from serving.telemetry.monitor import Monitor
 from serving.telemetry.publisher import publish
+from serving.telemetry.rounds import Rounds
 from tests.telemetry.actions import beat, read_frame, sent_to, until
 from tests.telemetry.conftest import POOL, Clock, Consoles, snapshot
+from tests.telemetry.database import STORED, Database
 from tests.telemetry.server import Server
-
-STORED = AnnouncedTunables(3, Tunables(max_running=5))
-
-
-class Database:
-    """What is stored; may be out of order."""
-
-    def __init__(self) -> None:
-        self.works = True
-        self.pools = [POOL]
-        self.stored = STORED
-
-    async def read_pools(self) -> Sequence[PoolName]:
-        self._check()
-        return self.pools
-
-    async def read_tunables(self, _pool: PoolName) -> AnnouncedTunables | None:
-        self._check()
-        return self.stored
-
-    def _check(self) -> None:
-        if not self.works:
-            raise RuntimeError("the disk is gone")
 
 
 class RunningMonitor:
@@ -49,9 +28,7 @@ class RunningMonitor:
 
     def __init__(self, redis: Redis, database: Database) -> None:
         self._stopping = asyncio.Event()
-        monitor = Monitor(
-            redis, pools=database.read_pools, stored_tunables=database.read_tunables, broadcast=Consoles()
-        )
+        monitor = Monitor(redis, stored_tunables=database.read, broadcast=Consoles())
         self.task = asyncio.create_task(monitor.run(self._stopping))
 
     async def stop(self) -> None:
@@ -193,7 +170,7 @@ async def test_frames_go_on_without_the_database(
     await redis.delete(keys.frame(POOL))
     await until(lambda: has_frame(redis))
     database.works = True
-    database.stored = AnnouncedTunables(4, Tunables())
+    database.stored = {POOL: AnnouncedTunables(4, Tunables())}
     engine = snapshot(tunables_version=3)
     await beat(redis, engine)
 
@@ -201,6 +178,65 @@ async def test_frames_go_on_without_the_database(
         return Retune(4, Tunables()) in await sent_to(redis, engine)
 
     await until(told)
+
+
+async def test_frames_go_on_while_the_database_hangs(
+    redis: Redis, database: Database, start_monitor: Callable[[Redis], RunningMonitor]
+) -> None:
+    database.stored = {POOL: STORED, PoolName("second"): STORED, PoolName("third"): STORED}
+    start_monitor(redis)
+    await until(lambda: has_frame(redis))
+    database.hangs = True
+    num_questions = database.num_questions
+
+    async def asked() -> bool:
+        return database.num_questions > num_questions
+
+    await until(asked)
+    await redis.delete(keys.frame(POOL))
+    await until(lambda: has_frame(redis))
+    assert (database.num_questions, database.num_given_up) == (num_questions + 1, 0)
+
+
+async def test_monitor_that_takes_over_without_the_database_publishes_frames(
+    redis: Redis, database: Database, start_monitor: Callable[[Redis], RunningMonitor]
+) -> None:
+    first = start_monitor(redis)
+    await until(lambda: has_frame(redis))
+    database.works = False
+    second = start_monitor(redis)
+    await first.stop()
+    await redis.delete(keys.frame(POOL))
+    await until(lambda: has_frame(redis))
+    await second.stop()
+
+
+async def test_monitor_that_lost_its_lease_breaks_its_round_off(
+    redis: Redis,
+    database: Database,
+    start_monitor: Callable[[Redis], RunningMonitor],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("serving.telemetry.rounds._DATABASE_SECONDS", 600.0)
+    database.hangs = True
+    monitor = start_monitor(redis)
+
+    async def waits() -> bool:
+        return database.num_questions > database.num_given_up
+
+    async def given_up() -> bool:
+        return database.num_questions == database.num_given_up
+
+    await until(waits)
+    await redis.set(keys.monitor_lease(), b"another monitor")
+    await until(given_up)
+    num_questions = database.num_questions
+    await asyncio.sleep(0.6)  # longer than from frame to frame
+    assert database.num_questions == num_questions
+    await redis.delete(keys.monitor_lease())
+    await until(waits)
+    await monitor.stop()
+    assert database.num_questions == database.num_given_up
 
 
 async def test_unreadable_batch_costs_no_other_its_place(
@@ -229,6 +265,17 @@ async def test_works_on_within_ten_seconds_of_a_redis_that_came_back_empty(
         assert not monitor.task.done()
         server.start_empty()
         await until(lambda: has_frame(redis), seconds=10)
+        await monitor.stop()
+
+
+async def test_silences_begin_anew_while_redis_is_out_of_reach(
+    tmp_path: Path, start_monitor: Callable[[Redis], RunningMonitor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgotten = asyncio.Event()
+    monkeypatch.setattr(Rounds, "forget_silences", lambda _rounds: forgotten.set())
+    async with Redis.from_url(f"unix://{tmp_path / 'nobody.sock'}") as redis:
+        monitor = start_monitor(redis)
+        await asyncio.wait_for(forgotten.wait(), 20)
         await monitor.stop()
 
 

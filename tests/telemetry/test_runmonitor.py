@@ -18,10 +18,13 @@ from redis.asyncio import Redis as AsyncRedis
 
 from serving.contracts import keys
 from serving.contracts.ids import PoolName
-from serving.contracts.messages import decode_announced
+from serving.contracts.messages import AnnouncedTunables, decode_announced
 from serving.contracts.tunables import Tunables
+from serving.management.commands import runmonitor
 from serving.telemetry.feed import LiveFeed, read_history
 from serving.telemetry.frames import LiveFrame
+from serving.tuning.models import TunablesVersion
+from serving.tuning.services import ensure_pool
 from tests.telemetry.layers import make_layer
 
 POOL = PoolName("nightly")
@@ -54,6 +57,16 @@ def monitor(environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     yield process
     process.kill()
     process.communicate()
+
+
+@pytest.mark.django_db
+def test_values_that_are_not_admitted_any_more_cost_their_own_pool_alone() -> None:
+    for name in ("bad", "good"):
+        ensure_pool(name, "tiny")
+    TunablesVersion.objects.filter(pool__name="bad").update(values={"max_running": -1})
+    stored = runmonitor.stored_tunables()
+    assert stored["bad"] is None
+    assert stored["good"] == AnnouncedTunables(1, Tunables())
 
 
 @pytest.mark.stack

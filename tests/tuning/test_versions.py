@@ -14,7 +14,7 @@ from django.db import connections, transaction
 from redis import Redis
 
 from serving.contracts import keys
-from serving.contracts.errors import InvalidValue, PoolNotFound, StaleVersion, UnknownField
+from serving.contracts.errors import InvalidValue, NothingChanges, PoolNotFound, StaleVersion, UnknownField
 from serving.contracts.ids import EngineId, PoolName
 from serving.contracts.messages import AnnouncedTunables, Retune, decode_announced, decode_control
 from serving.contracts.tunables import Tunables
@@ -98,8 +98,8 @@ def test_late_announcement_does_not_bring_an_older_version_back(pool: str, redis
         ({"prefill_share": "much"}, InvalidValue, ["prefill_share", "much"]),
         ({"mode": "fast"}, InvalidValue, ["mode", "fast", "static"]),
         ({"max_runing": 1}, UnknownField, ["max_runing", "max_running"]),
-        ({"max_running": 32}, InvalidValue, ["changes", "version 1"]),
-        ({}, InvalidValue, ["changes"]),
+        ({"max_running": 32}, NothingChanges, ["nothing would change", "version 1"]),
+        ({}, NothingChanges, ["nothing would change"]),
     ],
 )
 def test_senseless_changes_are_refused_and_leave_no_version(
@@ -154,8 +154,8 @@ def test_roll_back_is_a_new_version_equal_to_an_old_one(pool: str, redis: Redis)
     assert version.changes == {"max_running": [4, 8]}
     assert "2" in version.reason
     assert announced(redis, pool) == AnnouncedTunables(4, Tunables(max_running=8, prefill_share=0.25))
-    for wrong in (9, 4, 2):
-        with pytest.raises(InvalidValue, match="version"):
+    for wrong, error in ((9, InvalidValue), (4, NothingChanges), (2, NothingChanges)):
+        with pytest.raises(error, match="version"):
             services.roll_back(pool, wrong, reason="", author="tests", redis=redis)
 
 

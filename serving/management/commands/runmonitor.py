@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import signal
-from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from channels.db import database_sync_to_async
@@ -14,11 +14,12 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 from redis.asyncio import Redis
 
-from serving.contracts.errors import PoolNotFound
+from serving.contracts.errors import DomainError
 from serving.contracts.ids import PoolName
 from serving.contracts.messages import AnnouncedTunables
 from serving.telemetry.feed import broadcast
 from serving.telemetry.monitor import Monitor
+from serving.telemetry.rounds import StoredTunables, TunablesSource
 from serving.tuning.selectors import current_tunables, pool_names
 
 
@@ -40,21 +41,25 @@ async def _run_monitor(redis_url: str) -> None:
     async with Redis.from_url(redis_url, socket_timeout=5.0, socket_connect_timeout=2.0) as redis:
         monitor = Monitor(
             redis,
-            pools=_read_pools,
-            stored_tunables=_read_tunables,
+            stored_tunables=_database(ThreadPoolExecutor(1, thread_name_prefix="database")),
             broadcast=functools.partial(broadcast, get_channel_layer()),
         )
         await monitor.run(stopping)
 
 
-async def _read_pools() -> Sequence[PoolName]:
-    names: list[PoolName] = await database_sync_to_async(pool_names, thread_sensitive=False)()
-    return names
+def _database(executor: ThreadPoolExecutor) -> TunablesSource:
+    # A thread of its own: questions that hang would take the loop's threads, which a connection to Redis needs.
+    read: TunablesSource = database_sync_to_async(stored_tunables, thread_sensitive=False, executor=executor)
+    return read
 
 
-async def _read_tunables(pool: PoolName) -> AnnouncedTunables | None:
+def stored_tunables() -> StoredTunables:
+    """What every pool should run, as the database tells at this moment. Blocking."""
+    return {name: _tunables_or_none(name) for name in pool_names()}
+
+
+def _tunables_or_none(pool: PoolName) -> AnnouncedTunables | None:
     try:
-        stored: AnnouncedTunables = await database_sync_to_async(current_tunables, thread_sensitive=False)(pool)
-    except PoolNotFound:
+        return current_tunables(pool)
+    except DomainError:  # The pool has just gone, or another version stored what this one does not admit.
         return None
-    return stored

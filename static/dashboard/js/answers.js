@@ -69,8 +69,8 @@ export function loseAnswer(proposal, { id, wasSent }) {
  * The versions that are stored. `isComplete` says that they were read anew, so that what is not among them was not
  * stored when they were read.
  *
- * A change whose answer was lost is recognised by its number (the server stores it only as the one after that which it
- * is based on), author and content, even when it turns up after its operator was told that it was not stored.
+ * A change whose answer is awaited or lost is recognised by its number (the server stores it only as the one after that
+ * which it is based on), author and content, even when it turns up after its operator was told that it was not stored.
  *
  * @param {Proposal} proposal
  * @param {{versions: VersionInfo[], user: string, specs: TunableSpec[], isComplete: boolean}} known newest first
@@ -86,8 +86,9 @@ export function observeVersions(proposal, { versions, user, specs, isComplete })
     return withConflict(settled({ ...proposal, phase: "editing", notice }), versions);
   }
   if (proposal.phase === "editing") return withConflict(proposal, versions);
-  if (isUnanswered(proposal) || Object.keys(proposal.texts).length === 0) return proposal;
-  return { ...proposal, texts: {} };
+  if (isUnanswered(proposal)) return proposal;
+  const hasTexts = Object.keys(proposal.texts).length > 0;
+  return forgetOvertaken(hasTexts ? { ...proposal, texts: {} } : proposal, versions);
 }
 
 /**
@@ -101,7 +102,19 @@ export function observeEngines(proposal, engines) {
   const { phase, stored } = proposal;
   if (phase !== "stored" || stored === null || engines.length === 0) return proposal;
   const isApplied = engines.every((engine) => engine.tunables_version >= stored.number);
-  return isApplied ? { ...proposal, phase: "applied" } : proposal;
+  return isApplied ? { ...proposal, phase: "applied", appliedOn: engines.length } : proposal;
+}
+
+/**
+ * An applied change is no news once a later version came.
+ *
+ * @param {Proposal} proposal
+ * @param {VersionInfo[]} versions
+ */
+function forgetOvertaken(proposal, versions) {
+  const { phase, stored } = proposal;
+  const isOvertaken = phase === "applied" && stored !== null && versions.some(({ number }) => number > stored.number);
+  return isOvertaken ? settled({ ...proposal, phase: "idle", stored: null }) : proposal;
 }
 
 /**
@@ -145,8 +158,8 @@ function withConflict(proposal, versions) {
 }
 
 /** @param {Proposal} proposal @param {VersionInfo[]} versions @param {string} user @returns {VersionInfo | null} */
-function findSent({ phase, sent }, versions, user) {
-  if (sent === null || phase === "sending") return null;
+function findSent({ sent }, versions, user) {
+  if (sent === null) return null;
   const next = versions.find((version) => version.number === sent.basedOn + 1);
   return next !== undefined && next.author === user && isSameChange(sent, next) ? next : null;
 }

@@ -4,8 +4,11 @@
  *
  * @typedef {import("./state.js").State} State
  * @typedef {import("./ring.js").Ring} Ring
+ * @typedef {import("./types.js").TunableSpec} TunableSpec
+ * @typedef {import("./types.js").VersionInfo} VersionInfo
  * @typedef {import("./charts.js").ChartView} ChartView
  * @typedef {import("./charts.js").Mark} Mark
+ * @typedef {import("./mark_lines.js").Telling} Telling
  * @typedef {import("./charts.js").Series} Series
  * @typedef {import("./charts.js").Palette} Palette
  * @typedef {import("./chart_specs.js").ChartSpec} ChartSpec
@@ -24,6 +27,7 @@ import { lineOf } from "./versions.js";
 const FRAME_JITTER_MS = 150;
 const SHORTEST_REST_MS = 1000;
 const LONGEST_REST_MS = 2000;
+const MOST_TOLD_VERSIONS = 20;
 /** @type {Series} */
 const NOTHING = { x: new Float64Array(0), y: new Float64Array(0) };
 
@@ -193,16 +197,19 @@ function read(ring, { field, measured }, { since, window }) {
 
 /** @param {Ring} ring @param {number} since @param {State} state @returns {Mark[]} */
 function marksOf(ring, since, { versions, hello }) {
-  return markersOf(ring, { since }).map(({ at, version }) => {
-    const known = versions.find(({ number }) => number === version);
-    const changes = Object.entries(known?.changes ?? {});
-    const lines = changes.map(([name, [from, to]]) => lineOf({ name, from, to }, hello?.tunables ?? []));
-    return {
-      at,
-      label: `v${version}`,
-      lines: [`version ${version}${known?.author ? ` by ${known.author}` : ""}`, ...lines],
-    };
+  const specs = hello?.tunables ?? [];
+  return markersOf(ring, { since }).map((marker) => {
+    const first = Math.max(marker.first, marker.version - MOST_TOLD_VERSIONS + 1);
+    const numbers = Array.from({ length: marker.version - first + 1 }, (_, index) => first + index);
+    return { ...marker, tellings: numbers.map((number) => tellingOf(number, { versions, specs })) };
   });
+}
+
+/** @param {number} number @param {{versions: VersionInfo[], specs: TunableSpec[]}} known @returns {Telling} */
+function tellingOf(number, { versions, specs }) {
+  const info = versions.find((version) => version.number === number);
+  const changes = Object.entries(info?.changes ?? {}).map(([name, [from, to]]) => lineOf({ name, from, to }, specs));
+  return { number, author: info?.author ?? "", changes };
 }
 
 /** @param {Panel} panel @param {number | null} second the latest where null */

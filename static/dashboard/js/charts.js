@@ -5,7 +5,7 @@
  * @typedef {import("./chart_specs.js").ChartSpec} ChartSpec
  * @typedef {import("./chart_specs.js").SeriesSpec} SeriesSpec
  * @typedef {{x: Float64Array, y: Float64Array}} Series
- * @typedef {{at: number, label: string, lines: string[]}} Mark a moment to mark, and what there is to read about it
+ * @typedef {import("./markers.js").Marker & {tellings: import("./mark_lines.js").Telling[]}} Mark
  * @typedef {{from: number, to: number, series: Series[], marks: Mark[]}} Drawing `from` and `to` are unix seconds
  * @typedef {Record<keyof typeof import("./chart_specs.js").COLORS, string>} Palette
  *
@@ -17,13 +17,18 @@
  * @property {(pixel: number) => number | null} timeAt null outside the plot
  */
 import { clock, clockShort } from "./format.js";
+import { linesAbout } from "./mark_lines.js";
+import { labelOf, labelsOf } from "./markers.js";
 import { figure, tick } from "./measures.js";
 import { durationAxis, timeAxis, valueAxis } from "./scale.js";
 import { Chart } from "./vendor.js";
 
 const AXIS_WIDTH = 46;
-const LABEL_ROOM = 28;
+const LABEL_FONT_SIZE = 10;
+const LABEL_PADDING = 3;
+const LABEL_GAP = 4;
 const MARK_REACH = 5;
+const MOST_LINES = 6;
 const DASHES = { solid: [], dash: [5, 3], dot: [1.5, 2.5] };
 const WIDTHS = { solid: 1.75, dash: 1.25, dot: 1.5 };
 
@@ -71,14 +76,10 @@ export function createChart(canvas, spec, palette) {
       axes.time = timeAxis(next.from, next.to, -60 * new Date(next.to * 1000).getTimezoneOffset());
       Object.assign(options.scales.x, { min: next.from, max: next.to });
       options.scales.y.max = axes.value.top;
-      options.plugins.annotation.annotations = next.marks.map((mark, index) => {
-        const room = (next.marks[index + 1]?.at ?? Infinity) - mark.at;
-        return lineAt(mark, {
-          color: colors.marker,
-          background: colors.ground,
-          isLabelled: room > LABEL_ROOM * secondsPerPixel(),
-        });
-      });
+      const labels = labelsOf(next.marks, labelWidth(next.marks) * secondsPerPixel());
+      options.plugins.annotation.annotations = next.marks.map((mark, index) =>
+        lineAt(mark, { color: colors.marker, background: colors.ground, label: labels[index] }),
+      );
       chart.options = /** @type {any} */ (options);
       chart.update("none");
       return largest >= 0;
@@ -233,11 +234,22 @@ function optionsOf(spec, { axes, palette, footer }) {
 
 /** @param {Mark[]} marks @param {number} seconds @param {number} reach */
 function linesNear(marks, seconds, reach) {
-  return marks.filter((mark) => Math.abs(mark.at - seconds) <= reach).flatMap((mark) => mark.lines);
+  const near = marks.filter((mark) => Math.abs(mark.at - seconds) <= reach);
+  return linesAbout(
+    near.flatMap((mark) => mark.tellings),
+    MOST_LINES,
+  );
 }
 
-/** @param {Mark} mark @param {{color: string, background: string, isLabelled: boolean}} look */
-function lineAt(mark, { color, background, isLabelled }) {
+/** The room that the widest label of these takes, in pixels. @param {Mark[]} marks */
+function labelWidth(marks) {
+  const newest = Math.max(0, ...marks.map(({ version }) => version));
+  const numCharacters = labelOf(newest - 1, newest).length;
+  return 0.6 * LABEL_FONT_SIZE * numCharacters + 2 * LABEL_PADDING + LABEL_GAP;
+}
+
+/** @param {Mark} mark @param {{color: string, background: string, label: string | null}} look */
+function lineAt(mark, { color, background, label }) {
   return {
     type: "line",
     scaleID: "x",
@@ -246,13 +258,13 @@ function lineAt(mark, { color, background, isLabelled }) {
     borderWidth: 1,
     borderDash: [3, 3],
     label: {
-      display: isLabelled,
-      content: mark.label,
+      display: label !== null,
+      content: label ?? labelOf(mark.first, mark.version),
       position: "start",
       color,
       backgroundColor: background,
-      font: { size: 10, weight: "normal" },
-      padding: { x: 3, y: 1 },
+      font: { size: LABEL_FONT_SIZE, weight: "normal" },
+      padding: { x: LABEL_PADDING, y: 1 },
       borderRadius: 2,
     },
   };

@@ -29,14 +29,14 @@ export function createEngines(body) {
 
   return {
     render(state) {
-      const { frame } = shown(state);
+      const { frame, storedVersion } = shown(state);
       if (frame === null) return;
       const engines = [...frame.engines].sort((one, other) => (one.name < other.name ? -1 : 1));
       if (engines.map((engine) => engine.engine_id).join() !== [...rows.keys()].join() || body.childElementCount === 0)
         rebuild(engines);
       setText(summary, engines.length === 1 ? "1 engine" : `${engines.length} engines`);
       for (const engine of engines)
-        fill(/** @type {HTMLElement[]} */ (rows.get(engine.engine_id)), engine, state.storedVersion);
+        fill(/** @type {HTMLElement[]} */ (rows.get(engine.engine_id)), engine, storedVersion);
     },
   };
 }

@@ -42,9 +42,10 @@ export function bytes(value) {
   return isKnown(value) ? scaled(value, { step: 1024, units: BINARY_UNITS, gap: " " }) : NOTHING;
 }
 
-/** `43%` @param {Figure} ratio @param {number} [digits] @returns {string} */
-export function percent(ratio, digits = 0) {
-  return isKnown(ratio) ? `${(ratio * 100).toFixed(digits)}%` : NOTHING;
+/** `43%`; what is little and not nothing is `<1%` @param {Figure} ratio @returns {string} */
+export function percent(ratio) {
+  if (!isKnown(ratio)) return NOTHING;
+  return ratio > 0 && ratio < 0.005 ? "<1%" : `${(ratio * 100).toFixed(0)}%`;
 }
 
 /** `0.42 ms`, `12.3 ms`, `1.23 s`, `2 m 05 s`, `1 h 02 m` @param {Figure} value in seconds @returns {string} */

@@ -15,6 +15,7 @@
 import { find, setData, setText, show } from "./dom.js";
 import { plain } from "./format.js";
 import { confirmedValues } from "./selectors.js";
+import { standingOf } from "./versions.js";
 
 /**
  * @param {HTMLElement} root
@@ -30,8 +31,11 @@ export function createLevers(root, dispatch) {
     render(state) {
       const confirmed = confirmedValues(state);
       if (confirmed === null) return;
-      setText(version, `version ${confirmed.version}${confirmed.confirmed ? " in force" : ", on no engine yet"}`);
-      for (const lever of levers) lever.render(lookOf(lever.name, state, confirmed.values));
+      const isCurrent = state.connection.state === "live" && !state.isStale;
+      setText(version, isCurrent ? standingOf(state) : `version ${confirmed.version}, last known`);
+      // Before the server's hello nothing could be made of an edit.
+      const isLocked = !state.hello?.may_steer;
+      for (const lever of levers) lever.render(lookOf(lever.name, state, confirmed.values), isLocked);
     },
   };
 }
@@ -81,16 +85,15 @@ function createLever(element, dispatch) {
   });
 
   function takeBack() {
-    control.release();
     dispatch({ type: "withdraw", name });
   }
 
   return {
     name,
-    /** @param {Look} look */
-    render({ text, state, move, error }) {
+    /** @param {Look} look @param {boolean} isLocked */
+    render({ text, state, move, error }, isLocked) {
       setData(element, "state", state);
-      control.render(text, error !== "");
+      control.render(text, { isWrong: error !== "", isLocked });
       show(change, move !== null);
       if (move !== null) {
         setText(from, plain(move.from));
@@ -103,22 +106,24 @@ function createLever(element, dispatch) {
   };
 }
 
+/** @typedef {{isWrong: boolean, isLocked: boolean}} Standing of what a control shows */
+
 /** A number, and for shares a slider beside it. @param {HTMLElement} element */
 function createNumber(element) {
   const input = /** @type {HTMLInputElement} */ (find(element, ".lever-input input"));
   const slider = /** @type {HTMLInputElement | null} */ (element.querySelector('input[type="range"]'));
-  // What is being typed stays as it is typed, even where another text means the same.
-  let isTyping = false;
-  input.addEventListener("input", () => (isTyping = true));
-  input.addEventListener("blur", () => (isTyping = false));
   return {
     focus: () => input.focus(),
-    release: () => (isTyping = false),
-    /** @param {string} text @param {boolean} isWrong */
-    render(text, isWrong) {
-      if (!isTyping && input.value !== text) input.value = text;
-      if (slider && slider.value !== text && document.activeElement !== slider) slider.value = text;
+    /** @param {string} text what is typed, as it is typed @param {Standing} standing */
+    render(text, { isWrong, isLocked }) {
+      if (input.value !== text) input.value = text;
       input.setAttribute("aria-invalid", String(isWrong));
+      input.readOnly = isLocked;
+      if (slider === null) return;
+      slider.disabled = isLocked;
+      // A slider has a place for every value, and none for what is no value.
+      if (isWrong || Number(slider.value) === Number(text)) return;
+      slider.value = String(Number(text));
     },
   };
 }
@@ -128,10 +133,12 @@ function createChoice(element) {
   const inputs = /** @type {HTMLInputElement[]} */ ([...element.querySelectorAll('input[type="radio"]')]);
   return {
     focus: () => (inputs.find((input) => input.checked) ?? inputs[0]).focus(),
-    release: () => {},
-    /** @param {string} text */
-    render(text) {
-      for (const input of inputs) if (input.checked !== (input.value === text)) input.checked = input.value === text;
+    /** @param {string} text @param {Standing} standing */
+    render(text, { isLocked }) {
+      for (const input of inputs) {
+        input.disabled = isLocked;
+        if (input.checked !== (input.value === text)) input.checked = input.value === text;
+      }
     },
   };
 }

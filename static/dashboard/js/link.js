@@ -13,7 +13,7 @@ import { createCommands } from "./commands.js";
 import { canSend } from "./proposal.js";
 import { openLiveSocket } from "./socket.js";
 
-export const TICK_MS = 500;
+const TICK_MS = 500;
 export const PROBE_AFTER_MS = 10_000;
 export const PROBE_WITHIN_MS = 5_000;
 
@@ -22,7 +22,6 @@ export const PROBE_WITHIN_MS = 5_000;
  * @property {() => void} retryNow for when the browser is online again, or the page in sight
  * @property {() => void} apply sends the proposal, where it may be sent
  * @property {(version: number, reason?: string) => Promise<Answer>} rollBack on top of the newest version known here
- * @property {() => void} close
  */
 
 /**
@@ -44,7 +43,6 @@ export function openLink({ url, store, createSocket, timers = globalThis, clock 
   let heardAt = clock();
   let isProbing = false;
   let askedAbout = "";
-  let isClosed = false;
 
   const commands = createCommands({ send: (message) => socket.send(message), timers });
   const socket = openLiveSocket({
@@ -98,7 +96,6 @@ export function openLink({ url, store, createSocket, timers = globalThis, clock 
   }
 
   function tick() {
-    if (isClosed) return;
     const at = clock();
     store.dispatch({ type: "tick", at });
     if (at - heardAt > PROBE_AFTER_MS) void probe();
@@ -129,11 +126,6 @@ export function openLink({ url, store, createSocket, timers = globalThis, clock 
       const newest = store.getState().versions[0];
       if (newest === undefined) return { outcome: "not_sent" };
       return commands.rollBack({ version, basedOn: newest.number, reason }).answer;
-    },
-    close() {
-      isClosed = true;
-      commands.loseAll();
-      socket.close();
     },
   };
 }

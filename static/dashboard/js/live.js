@@ -4,8 +4,9 @@
  * @typedef {import("./state.js").State} State
  */
 import { createBoard } from "./board.js";
-import { byId, chosen } from "./dom.js";
+import { byId } from "./dom.js";
 import { createEngines } from "./engines.js";
+import { keepProposal } from "./kept_proposal.js";
 import { createLevers } from "./levers.js";
 import { openLink } from "./link.js";
 import { createPrompt } from "./prompt.js";
@@ -16,13 +17,12 @@ import { createStatus } from "./status.js";
 import { createStore } from "./store.js";
 import { createTiles } from "./tiles.js";
 import { createVersions } from "./versions.js";
-import { createViewControls } from "./view_controls.js";
+import { createViewControls, readChoices } from "./view_controls.js";
 
 /** @param {HTMLElement} root */
 function start(root) {
-  const { socketPath = "", promptUrl = "", maySteer } = root.dataset;
-  const choices = { window: Number(chosen(byId("window")) ?? 1), spanSeconds: Number(chosen(byId("span")) ?? 300) };
-  const store = createStore(reduce, initialState(choices));
+  const { pool = "", socketPath = "", promptUrl = "", maySteer } = root.dataset;
+  const store = createStore(reduce, initialState(readChoices()));
   const link = openLink({ url: new URL(socketPath, location.href.replace(/^http/, "ws")).href, store });
   const { dispatch } = store;
   let isRequested = false;
@@ -33,7 +33,7 @@ function start(root) {
     createTiles(byId("tiles")),
     createBoard(byId("charts"), requestRender),
     createLevers(byId("levers"), dispatch),
-    createProposalPanel(byId("levers"), { dispatch, apply: link.apply }),
+    createProposalPanel(byId("levers"), { dispatch, apply: link.apply, getState: store.getState }),
     createVersions(byId("versions"), {
       rollBack: link.rollBack,
       maySteer: maySteer === "true",
@@ -54,6 +54,7 @@ function start(root) {
   }
 
   store.subscribe(requestRender);
+  keepProposal({ pool, store });
   addEventListener("online", link.retryNow);
   document.addEventListener("visibilitychange", () => {
     if (document.visibilityState === "visible") link.retryNow();

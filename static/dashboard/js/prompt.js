@@ -5,6 +5,7 @@
  * @typedef {import("./promptstream.js").PromptResult} PromptResult
  */
 import { byId, find, setText, show } from "./dom.js";
+import { focusFirst } from "./focus.js";
 import { rate, seconds, tokens } from "./format.js";
 import { streamPrompt } from "./promptstream.js";
 
@@ -15,17 +16,32 @@ export function createPrompt({ url }) {
   const answer = byId("prompt-answer");
   const facts = byId("prompt-facts");
   const problem = byId("prompt-error");
+  const [sendButton, stopButton] = [byId("prompt-send"), byId("prompt-stop")];
   /** @type {AbortController | null} */
   let running = null;
 
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    if (running === null) void ask();
+    if (running !== null) return;
+    if (text.value.trim() === "") refuse();
+    else void ask();
   });
   text.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
   });
-  byId("prompt-stop").addEventListener("click", () => running?.abort());
+  stopButton.addEventListener("click", () => running?.abort());
+
+  /** Of spaces the server would say no more than that they are too few. */
+  function refuse() {
+    tell("Write something first.");
+    text.focus();
+  }
+
+  /** @param {string} message a problem's; empty where there is none */
+  function tell(message) {
+    setText(problem, message);
+    show(problem, message !== "");
+  }
 
   async function ask() {
     const stop = new AbortController();
@@ -34,8 +50,7 @@ export function createPrompt({ url }) {
     running = null;
     showStop(false);
     setText(facts, factsOf(result));
-    setText(problem, result.outcome === "failed" ? result.message : "");
-    show(problem, result.outcome === "failed");
+    tell(result.outcome === "failed" ? result.message : "");
   }
 
   /** @param {AbortController} stop */
@@ -43,7 +58,7 @@ export function createPrompt({ url }) {
     running = stop;
     showStop(true);
     answer.replaceChildren();
-    show(problem, false);
+    tell("");
     setText(facts, "waiting for the first token");
   }
 
@@ -67,10 +82,13 @@ export function createPrompt({ url }) {
     };
   }
 
-  /** @param {boolean} isRunning */
+  /** The two buttons take each other's place, and the focus with it. @param {boolean} isRunning */
   function showStop(isRunning) {
-    show(byId("prompt-stop"), isRunning);
-    show(byId("prompt-send"), !isRunning);
+    const [shown, hidden] = isRunning ? [stopButton, sendButton] : [sendButton, stopButton];
+    const hadFocus = document.activeElement === hidden;
+    show(shown, true);
+    show(hidden, false);
+    if (hadFocus) focusFirst([shown]);
   }
 }
 

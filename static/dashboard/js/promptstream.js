@@ -12,18 +12,17 @@ const LOST = { code: "connection_lost", message: "The connection was lost before
  * Measured here, at the end of the way: rates count pieces, which are tokens but for characters of several tokens.
  *
  * @typedef {object} Progress
- * @property {string} text all so far
  * @property {string} added since the last call
  * @property {number} numPieces
  * @property {number | null} ttftSeconds
  * @property {number | null} tokensPerSecond after the first; null before the second
  */
 
-/** @typedef {Omit<Progress, "added"> & {totalSeconds: number}} Measured */
+/** @typedef {Omit<Progress, "added">} Measured */
 /**
  * `stopped`: by the caller's signal.
  *
- * @typedef {Measured & {outcome: "done", finishReason: string, promptTokens: number, completionTokens: number}
+ * @typedef {Measured & {outcome: "done", finishReason: string, completionTokens: number}
  *   | Measured & {outcome: "failed", code: string, message: string, param: string | null}
  *   | Measured & {outcome: "stopped"}} PromptResult
  */
@@ -121,12 +120,11 @@ function createMeter(clock) {
   let firstAt = null;
   let lastAt = startedAt;
   let numPieces = 0;
-  let text = "";
 
-  function figures() {
+  /** @returns {Measured} */
+  function measured() {
     const seconds = firstAt === null ? 0 : (lastAt - firstAt) / 1000;
     return {
-      text,
       numPieces,
       ttftSeconds: firstAt === null ? null : (firstAt - startedAt) / 1000,
       tokensPerSecond: numPieces > 1 && seconds > 0 ? (numPieces - 1) / seconds : null,
@@ -139,11 +137,9 @@ function createMeter(clock) {
       lastAt = clock();
       firstAt ??= lastAt;
       numPieces += 1;
-      text += added;
-      return { ...figures(), added };
+      return { ...measured(), added };
     },
-    /** @returns {Measured} */
-    measured: () => ({ ...figures(), totalSeconds: (clock() - startedAt) / 1000 }),
+    measured,
   };
 }
 
@@ -160,10 +156,14 @@ function fail(meter, { code = "internal_error", message, param = null }) {
 
 /**
  * @param {Meter} meter
- * @param {{finish_reason: string, prompt_tokens: number, completion_tokens: number}} done
+ * @param {{finish_reason: string, completion_tokens: number}} done
  * @returns {PromptResult}
  */
-function finish(meter, { finish_reason, prompt_tokens, completion_tokens }) {
-  const ended = { finishReason: finish_reason, promptTokens: prompt_tokens, completionTokens: completion_tokens };
-  return { outcome: "done", ...ended, ...meter.measured() };
+function finish(meter, { finish_reason, completion_tokens }) {
+  return {
+    outcome: "done",
+    finishReason: finish_reason,
+    completionTokens: completion_tokens,
+    ...meter.measured(),
+  };
 }

@@ -27,10 +27,12 @@ import { compare, hasEdits, NO_EDITS, withdrawn } from "./edits.js";
  * @property {{code: string, message: string, param: string | null} | null} refusal the server's, until the next edit
  * @property {string | null} notice one line for the operator, until the next edit
  * @property {VersionInfo | null} stored what became of the change
+ * @property {number} appliedOn engines that ran it when all of them did
  * @property {number | null} commandId
  * @property {Sent | null} sent kept until it is known what became of it
  */
 /** @typedef {{changes: TunableValues, texts: Record<string, string>, reason: string, basedOn: number}} Sent */
+/** @typedef {{texts: Readonly<Record<string, string>>, reason: string, basedOn: number}} Kept what outlives the page */
 
 /** @type {Proposal} */
 export const NO_PROPOSAL = Object.freeze({
@@ -42,6 +44,7 @@ export const NO_PROPOSAL = Object.freeze({
   refusal: null,
   notice: null,
   stored: null,
+  appliedOn: 0,
   commandId: null,
   sent: null,
 });
@@ -57,18 +60,20 @@ export function propose(proposal, { spec, text, newest }) {
   const begun = isEditing(proposal) || isUnanswered(proposal) ? proposal : { ...proposal, base: newest, stored: null };
   const base = begun.base ?? newest;
   const edits = compare({ ...begun, texts: { ...begun.texts, [spec.name]: text } }, [spec], base.values);
-  return settled({ ...begun, ...edits, base, refusal: null, notice: null });
+  const next = settled({ ...begun, ...edits, base, refusal: null, notice: null });
+  // A number passes its old value while it is typed; a choice that is back at it was taken back.
+  return spec.kind === "choice" ? withoutIdleReason(next) : next;
 }
 
 /**
- * Takes one lever's edit back.
+ * Takes one lever's edit back; with the last of them, the reason that was meant for it.
  *
  * @param {Proposal} proposal
  * @param {string} name
  * @returns {Proposal}
  */
 export function withdraw(proposal, name) {
-  return settled({ ...proposal, ...withdrawn(proposal, name), refusal: null, notice: null });
+  return withoutIdleReason(settled({ ...proposal, ...withdrawn(proposal, name), refusal: null, notice: null }));
 }
 
 /**
@@ -103,14 +108,27 @@ export function rebase(proposal, specs) {
   const { number, values } = proposal.conflict.newer[0];
   const base = { number, values };
   const edited = specs.filter((spec) => spec.name in proposal.texts);
-  return settled({
-    ...proposal,
-    ...compare(proposal, edited, values),
-    base,
-    conflict: null,
-    refusal: null,
-    notice: null,
-  });
+  const edits = compare(proposal, edited, values);
+  return withoutIdleReason(settled({ ...proposal, ...edits, base, conflict: null, refusal: null, notice: null }));
+}
+
+/**
+ * A proposal as a page that is gone left it. Where its base is no longer known, the oldest known version takes its
+ * place, so that what came since stands against it. What makes no sense here leaves `proposal` as it is.
+ *
+ * @param {Proposal} proposal
+ * @param {Kept} kept
+ * @param {{versions: VersionInfo[], specs: TunableSpec[]}} known newest first
+ * @returns {Proposal}
+ */
+export function restore(proposal, { texts, reason, basedOn }, { versions, specs }) {
+  const base = versions.find(({ number }) => number <= basedOn) ?? versions.at(-1);
+  const edited = specs.filter(({ name }) => name in texts);
+  if (hasEdits(proposal) || base === undefined || basedOn > versions[0].number || edited.length === 0) return proposal;
+  const own = Object.fromEntries(edited.map(({ name }) => [name, texts[name]]));
+  const { number, values } = base;
+  const edits = compare({ ...NO_EDITS, texts: own }, edited, values);
+  return settled({ ...NO_PROPOSAL, ...edits, base: { number, values }, reason: hasEdits(edits) ? reason : "" });
 }
 
 /**
@@ -164,6 +182,11 @@ function isEditing(proposal) {
  */
 export function isUnanswered(proposal) {
   return proposal.phase === "sending" || proposal.phase === "unknown";
+}
+
+/** A reason for nothing would stick to the next change. @param {Proposal} proposal @returns {Proposal} */
+function withoutIdleReason(proposal) {
+  return hasEdits(proposal) || isUnanswered(proposal) ? proposal : { ...proposal, reason: "" };
 }
 
 /**

@@ -3,70 +3,113 @@
  *
  * @typedef {import("./state.js").State} State
  * @typedef {import("./state.js").Action} Action
- * @typedef {import("./types.js").VersionInfo} VersionInfo
  * @typedef {import("./proposal.js").Proposal} Proposal
  */
-import { byId, create, find, setData, setText, show } from "./dom.js";
-import { age } from "./format.js";
-import { changesOf } from "./proposal.js";
-import { enginesApplied } from "./selectors.js";
-import { diffItem, diffItems } from "./versions.js";
+import { createConflict } from "./conflict.js";
+import { byId, find, setData, setText, show } from "./dom.js";
+import { focusFirst, isFocusLost, keepInSight } from "./focus.js";
+import { createProgress } from "./progress.js";
+import { changesOf, isUnanswered } from "./proposal.js";
+import { diffItem } from "./versions.js";
 
 /**
  * @param {HTMLElement} root
  * @param {object} actions
  * @param {(action: Action) => void} actions.dispatch
  * @param {() => void} actions.apply sends the proposal where it may be sent
+ * @param {() => State} actions.getState
  * @returns {{render: (state: State) => void}}
  */
-export function createProposalPanel(root, { dispatch, apply }) {
+export function createProposalPanel(root, { dispatch, apply, getState }) {
   const panel = find(root, "#proposal");
+  const heading = find(root, "#levers-heading");
   const reason = /** @type {HTMLInputElement} */ (byId("reason"));
-  const conflict = createConflict(byId("conflict"), { dispatch, apply });
+  const conflict = createConflict(byId("conflict"), {
+    onApply() {
+      dispatch({ type: "rebase" });
+      apply();
+    },
+    onDiscard: () => dispatch({ type: "discard" }),
+  });
   const progress = createProgress();
   const diff = byId("proposal-diff");
-  const button = /** @type {HTMLButtonElement} */ (byId("apply"));
+  const button = byId("apply");
   let shownChanges = "";
 
+  keepInSight(panel, /** @type {HTMLElement[]} */ ([...root.querySelectorAll(".lever")]));
   root.addEventListener("submit", (event) => {
     event.preventDefault();
-    const wrong = /** @type {HTMLElement | null} */ (root.querySelector('[aria-invalid="true"]'));
-    if (wrong) wrong.focus();
-    else apply();
+    send();
+  });
+  root.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.isComposing || !(event.target instanceof HTMLInputElement)) return;
+    event.preventDefault();
+    goOn(event.target);
   });
   byId("discard").addEventListener("click", () => dispatch({ type: "discard" }));
   reason.addEventListener("input", () => dispatch({ type: "edit_reason", text: reason.value }));
 
-  return {
-    render(state) {
-      const { proposal } = state;
-      const specs = state.hello?.tunables ?? [];
-      const changes = changesOf(proposal, specs);
-      const isOpen = changes.length > 0 || Object.keys(proposal.errors).length > 0;
-      const hadFocus = panel.contains(document.activeElement);
-      const isSending = proposal.phase === "sending" || proposal.phase === "unknown";
-      setData(panel, "state", isOpen || isSending ? "open" : proposal.phase === "idle" ? "empty" : "idle");
-      show(byId("proposal-edit"), isOpen);
-      const key = JSON.stringify(changes);
-      if (key !== shownChanges) diff.replaceChildren(...changes.map((change) => diffItem(change, specs)));
-      shownChanges = key;
-      if (reason.value !== proposal.reason) reason.value = proposal.reason;
-      setText(
-        button,
-        changes.length === 0 ? "Apply" : changes.length === 1 ? "Apply 1 change" : `Apply ${changes.length} changes`,
-      );
-      button.disabled = isSending || state.connection.state !== "live";
-      // In a conflict there are two other ways to go on.
-      show(byId("proposal-actions"), proposal.conflict === null);
-      const problem = problemOf(state);
-      show(byId("proposal-error"), problem !== "");
-      setText(byId("proposal-error"), problem);
-      conflict.render(state);
-      progress.render(state);
-      // What had the focus may be gone: its place in the order stays.
-      if (hadFocus && document.activeElement?.closest("[hidden]") !== null) panel.focus();
-    },
-  };
+  /** Enter leads from a lever to the reason, and from there to the engines. @param {HTMLInputElement} input */
+  function goOn(input) {
+    // What was typed last may not be drawn yet.
+    render(getState());
+    if (input === reason) send();
+    else focusFirst([wrongLever() ?? reason]);
+  }
+
+  function send() {
+    const state = getState();
+    const wrong = wrongLever();
+    if (wrong !== null) wrong.focus();
+    else if (state.proposal.conflict !== null) conflict.focus();
+    else if (canApply(state)) apply();
+  }
+
+  /** @returns {HTMLElement | null} the first that has to be corrected */
+  function wrongLever() {
+    const { errors, refusal } = getState().proposal;
+    const [name = refusal?.param] = Object.keys(errors);
+    return name ? root.querySelector(`[data-lever="${CSS.escape(name)}"] input`) : null;
+  }
+
+  /** @param {State} state */
+  function render(state) {
+    const { proposal, hello } = state;
+    const specs = hello?.tunables ?? [];
+    const changes = changesOf(proposal, specs);
+    const isOpen = changes.length > 0 || Object.keys(proposal.errors).length > 0;
+    const hadFocus = panel.contains(document.activeElement);
+    show(byId("proposal-edit"), isOpen);
+    const key = JSON.stringify(changes);
+    if (key !== shownChanges) diff.replaceChildren(...changes.map((change) => diffItem(change, specs)));
+    shownChanges = key;
+    if (reason.value !== proposal.reason) reason.value = proposal.reason;
+    setText(button, labelOf(changes.length));
+    // Not `disabled`, which would drop the focus.
+    button.ariaDisabled = String(!canApply(state));
+    conflict.render(state, { isUsable: canApply(state) });
+    // In a conflict there are two other ways to go on.
+    show(byId("proposal-actions"), proposal.conflict === null);
+    const problem = problemOf(state);
+    show(byId("proposal-error"), problem !== "");
+    setText(byId("proposal-error"), problem);
+    const hasNews = progress.render(state) || problem !== "";
+    setData(panel, "state", isOpen || isUnanswered(proposal) ? "open" : hasNews ? "idle" : "empty");
+    if (hadFocus && isFocusLost()) focusFirst([panel, heading]);
+  }
+
+  return { render };
+}
+
+/** @param {State} state */
+function canApply({ proposal, connection }) {
+  return !isUnanswered(proposal) && connection.state === "live";
+}
+
+/** @param {number} numChanges */
+function labelOf(numChanges) {
+  if (numChanges === 0) return "Apply";
+  return numChanges === 1 ? "Apply 1 change" : `Apply ${numChanges} changes`;
 }
 
 /** @param {State} state */
@@ -76,77 +119,15 @@ function problemOf({ proposal, connection }) {
   if (proposal.refusal && proposal.conflict === null) return proposal.refusal.message;
   const wrong = Object.keys(proposal.errors);
   if (wrong.length > 0) return `To be corrected first: ${wrong.join(", ")}.`;
-  const hasChanges = Object.keys(proposal.changes).length > 0;
-  return hasChanges && connection.state !== "live"
-    ? "Not connected: it can be applied when the connection is back."
-    : "";
-}
-
-/** @param {HTMLElement} box @param {{dispatch: (action: Action) => void, apply: () => void}} actions */
-function createConflict(box, { dispatch, apply }) {
-  let shownNumber = 0;
-  return {
-    /** @param {State} state */
-    render({ proposal, hello, now }) {
-      const newer = proposal.conflict?.newer ?? [];
-      show(box, newer.length > 0);
-      if (newer.length === 0 || newer[0].number === shownNumber) {
-        if (newer.length === 0) shownNumber = 0;
-        return;
-      }
-      shownNumber = newer[0].number;
-      const onTop = create("button", {
-        type: "button",
-        className: "primary",
-        text: `Apply on top of version ${shownNumber}`,
-      });
-      const discard = create("button", { type: "button", text: "Discard mine" });
-      onTop.addEventListener("click", () => {
-        dispatch({ type: "rebase" });
-        apply();
-      });
-      discard.addEventListener("click", () => dispatch({ type: "discard" }));
-      const heading = create("strong", {
-        text: newer.length === 1 ? "Changed meanwhile" : `Changed ${newer.length} times meanwhile`,
-      });
-      const accounts = newer
-        .slice(0, 3)
-        .flatMap((version) => [
-          create("p", { text: accountOf(version, now) }),
-          create("ul", { className: "diff" }, diffItems(version, hello?.tunables ?? [])),
-        ]);
-      box.replaceChildren(heading, ...accounts, create("div", { className: "proposal-actions" }, [onTop, discard]));
-    },
-  };
-}
-
-/** @param {VersionInfo} version @param {number} now */
-function accountOf({ number, author, reason, created_at }, now) {
-  const ago = age((now - Date.parse(created_at)) / 1000);
-  return `Version ${number} by ${author || "the system"}, ${ago}${reason ? `: ${reason}` : ""}`;
-}
-
-/** *proposed → stored → applied on k of n*, told to a screen reader as it changes. */
-function createProgress() {
-  const list = byId("progress");
-  const [proposed, stored, applied] = ["proposed", "stored", "applied"].map((step) =>
-    find(list, `[data-step="${step}"]`),
-  );
-  const spoken = byId("proposal-status");
-  return {
-    /** @param {State} state */
-    render(state) {
-      const { phase, stored: version } = state.proposal;
-      const isSent = phase === "sending" || phase === "unknown";
-      show(list, isSent || phase === "stored" || phase === "applied");
-      setData(proposed, "done", "true");
-      setData(stored, "done", isSent ? "now" : "true");
-      setText(stored, isSent || version === null ? "storing" : `stored as version ${version.number}`);
-      const { applied: count, total } = enginesApplied(state, version?.number ?? null);
-      show(applied, !isSent);
-      setData(applied, "done", phase === "applied" ? "true" : "now");
-      setText(applied, `applied on ${count} of ${total} ${total === 1 ? "engine" : "engines"}`);
-      setText(spoken, list.hidden ? "" : isSent ? "Storing" : `${stored.textContent}, ${applied.textContent}`);
-    },
-  };
+  if (Object.keys(proposal.changes).length === 0) return "";
+  switch (connection.state) {
+    case "live":
+      return "";
+    case "signed_out":
+      return "Signed out: nothing can be applied. Sign in above; your change will be here again.";
+    case "refused":
+      return "This page may not connect any more: nothing can be applied.";
+    default:
+      return "Not connected: it can be applied when the connection is back.";
+  }
 }

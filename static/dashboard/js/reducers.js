@@ -8,7 +8,7 @@
  * @typedef {import("./proposal.js").Proposal} Proposal
  */
 import { loseAnswer, observeVersions } from "./answers.js";
-import { discard, markSent, propose, rebase, setReason, withdraw } from "./proposal.js";
+import { discard, markSent, propose, rebase, restore, setReason, withdraw } from "./proposal.js";
 import { receive } from "./receiving.js";
 import { STALE_AFTER_MS } from "./state.js";
 
@@ -60,6 +60,8 @@ function reduceProposal(state, action) {
       return discard(proposal);
     case "rebase":
       return rebase(proposal, specs);
+    case "restore":
+      return seeVersions(state, restore(proposal, action.kept, { versions: state.versions, specs }));
     case "sent":
       return markSent(proposal, action.id);
     case "answer_lost":
@@ -70,7 +72,7 @@ function reduceProposal(state, action) {
 }
 
 /**
- * What others stored while the answer was awaited stands against the edits now.
+ * What others stored while the answer was awaited, or the page away, stands against the edits now.
  *
  * @param {State} state
  * @param {Proposal} proposal
@@ -106,6 +108,7 @@ function tick(state, at) {
 
 /** @param {State} state @param {number} at @returns {State} */
 function pause(state, at) {
-  if (state.paused !== null || state.ring === null) return state;
-  return { ...state, paused: { at, frame: state.frame, ring: state.ring.copy() } };
+  const { frame, ring, versions, storedVersion } = state;
+  if (state.paused !== null || ring === null) return state;
+  return { ...state, paused: { at, frame, ring: ring.copy(), versions, storedVersion } };
 }

@@ -30,8 +30,6 @@ const LATEST_SECONDS = 1e11;
  * @property {(unixSeconds: number) => void} forgetAfter drops what is newer
  * @property {(field: string, range?: Range) => Series} series
  * @property {(which: Which, range?: Range) => Series} percentiles in seconds
- * @property {(field: string) => number | null} latest of the newest point; null where nothing was measured
- * @property {(which: Which) => number | null} latestPercentile likewise, in seconds
  * @property {() => Ring} copy one that no later point changes
  */
 
@@ -95,8 +93,6 @@ function ringOver(shape, contents) {
     },
     series: (field, range) => read(contents, columnOf(contents.columns, field), range),
     percentiles: (which, range) => read(contents, percentileColumnOf(contents.columns, which), range),
-    latest: (field) => newestOf(contents, columnOf(contents.columns, field)),
-    latestPercentile: (which) => newestOf(contents, percentileColumnOf(contents.columns, which)),
     copy: () => ringOver(shape, structuredClone(contents)),
   };
 }
@@ -165,11 +161,4 @@ function read(contents, column, { since = -Infinity, until = Infinity } = {}) {
   const start = first % RING_SECONDS;
   const end = start + last - first + 1;
   return { x: places.subarray(start, end), y: column.subarray(start, end) };
-}
-
-/** @param {Contents} contents @param {Float64Array} column */
-function newestOf(contents, column) {
-  if (contents.tip === null) return null;
-  const value = column[contents.tip % RING_SECONDS];
-  return Number.isNaN(value) ? null : value;
 }

@@ -2,10 +2,9 @@
  * What the views read out of the state. Figures are those shown: of the moment of the pause, while paused.
  *
  * @typedef {import("./state.js").State} State
- * @typedef {import("./types.js").Frame} Frame
  * @typedef {import("./types.js").EngineSnapshot} EngineSnapshot
  * @typedef {import("./types.js").TunableValues} TunableValues
- * @typedef {import("./ring.js").Ring} Ring
+ * @typedef {import("./state.js").Moment} Moment
  */
 
 /** Figures and whose they are: the accelerators', the engines', or of some the one and of others the other. */
@@ -29,25 +28,13 @@
  */
 
 /**
- * The frame and the points to draw; `until` is the charts' right edge, in unix seconds.
+ * What is drawn, all of one moment.
  *
  * @param {State} state
- * @returns {{frame: Frame | null, ring: Ring | null, until: number | null}}
+ * @returns {Moment}
  */
-export function shown({ paused, frame, ring }) {
-  const { frame: shownFrame, ring: shownRing } = paused ?? { frame, ring };
-  return { frame: shownFrame, ring: shownRing, until: shownRing?.newestSeconds ?? null };
-}
-
-/**
- * The stretch of time that the charts show, in unix seconds; null while there is no point.
- *
- * @param {State} state
- * @returns {{since: number, until: number} | null}
- */
-export function shownRange(state) {
-  const { until } = shown(state);
-  return until === null ? null : { since: until - state.spanSeconds, until };
+export function shown(state) {
+  return state.paused ?? state;
 }
 
 /**
@@ -66,7 +53,7 @@ export function enginesApplied(state, version = state.storedVersion) {
 /**
  * The values that every engine runs. Where none lives, or theirs are not known here, those stored last, unconfirmed.
  *
- * @param {State} state
+ * @param {Pick<State, "frame" | "versions">} moment
  * @returns {{values: TunableValues, version: number, confirmed: boolean} | null}
  */
 export function confirmedValues({ frame, versions }) {
@@ -84,11 +71,12 @@ export function confirmedValues({ frame, versions }) {
  * @returns {Totals | null}
  */
 export function totals(state) {
-  const { frame, ring } = shown(state);
+  const moment = shown(state);
+  const { frame, ring } = moment;
   if (frame === null || ring === null) return null;
   const { engines } = frame;
   const field = (/** @type {string} */ name) => Number(frame.point[ring.shape.fields.indexOf(name)]);
-  const maxRunning = confirmedValues(state)?.values.max_running;
+  const maxRunning = confirmedValues(moment)?.values.max_running;
   return {
     numEngines: engines.length,
     running: field("num_running"),
@@ -128,24 +116,6 @@ export function outcomes(state) {
     refused: ended("refused"),
     failed: ended("failed"),
   };
-}
-
-/**
- * The newest percentiles, in seconds: `figures(state).ttft_seconds[95]`; null where nothing was measured.
- *
- * @param {State} state
- * @param {number} [window] index; the chosen one unless given
- * @returns {Record<string, Record<number, number | null>>}
- */
-export function figures(state, window = state.window) {
-  const { ring } = shown(state);
-  const { hello } = state;
-  if (ring === null || hello === null) return {};
-  const of = (/** @type {string} */ interval) =>
-    Object.fromEntries(
-      hello.percentiles.map((percentile) => [percentile, ring.latestPercentile({ window, interval, percentile })]),
-    );
-  return Object.fromEntries(hello.interval_names.map((interval) => [interval, of(interval)]));
 }
 
 /** @param {EngineSnapshot[]} engines @param {number} ratio @returns {Utilisation} */

@@ -7,9 +7,10 @@
  * @typedef {import("./types.js").Clock} Clock
  */
 
-export const FIRST_DELAY_MS = 500;
+const FIRST_DELAY_MS = 500;
 export const LONGEST_DELAY_MS = 10_000;
 export const SILENT_START_MS = 15_000;
+export const STEADY_AFTER_MS = 10_000;
 
 const OPEN = 1;
 const CLOSE_CODES = new Map([
@@ -19,8 +20,9 @@ const CLOSE_CODES = new Map([
 ]);
 
 /**
- * `attempt` counts the connections that failed in a row, `retryAt` is when the next is tried, `code` the close code of
- * the last (null while it opens). After `signed_out` and `refused` nothing more is tried.
+ * `attempt` counts the connections in a row that failed, or ended within 10 s of their first word: a server that greets
+ * and hangs up is not called in a loop. `retryAt` is when the next is tried, `code` the close code of the last
+ * (null while it opens). After `signed_out` and `refused` nothing more is tried.
  *
  * @typedef {object} SocketState
  * @property {"connecting" | "open" | "lost" | "signed_out" | "refused"} state
@@ -34,7 +36,6 @@ const CLOSE_CODES = new Map([
  * @property {(message: ClientMessage) => boolean} send false where there is no open socket: nothing is kept for later
  * @property {() => void} retryNow ends the wait for the next attempt
  * @property {() => void} reopen gives the present connection up, and connects again
- * @property {() => void} close for good
  */
 
 /**
@@ -96,6 +97,7 @@ export function openLiveSocket({
 
   /** What a socket that was given up still says is nobody's concern. @param {Socket} opened */
   function listenTo(opened) {
+    let hasSpoken = false;
     opened.onopen = () => {
       if (opened !== socket) return;
       onState({ state: "open", attempt, retryAt: null, code: null });
@@ -103,8 +105,8 @@ export function openLiveSocket({
     };
     opened.onmessage = ({ data }) => {
       if (opened !== socket) return;
-      timers.clearTimeout(timer);
-      attempt = 0;
+      if (!hasSpoken) startTimer(() => (attempt = 0), STEADY_AFTER_MS);
+      hasSpoken = true;
       const message = parse(data);
       if (message !== null) onMessage(message);
     };
@@ -150,10 +152,6 @@ export function openLiveSocket({
     },
     reopen() {
       if (socket !== null) lose(null);
-    },
-    close() {
-      isWaiting = false;
-      drop();
     },
   };
 }

@@ -8,6 +8,7 @@
  * @typedef {import("./types.js").VersionInfo} VersionInfo
  * @typedef {import("./ring.js").Ring} Ring
  * @typedef {import("./proposal.js").Proposal} Proposal
+ * @typedef {import("./proposal.js").Kept} Kept
  */
 import { NO_PROPOSAL } from "./proposal.js";
 
@@ -43,7 +44,8 @@ export const STALE_AFTER_MS = 2500;
  * @property {Proposal} proposal
  */
 
-/** @typedef {{at: number, frame: Frame | null, ring: Ring}} Paused `ring` is a copy that nothing changes */
+/** What the figures are read from. @typedef {Pick<State, "frame" | "ring" | "versions" | "storedVersion">} Moment */
+/** @typedef {{at: number} & Moment} Paused `ring` is a copy that nothing changes */
 
 /**
  * The first five are the link's, the others an operator's.
@@ -62,7 +64,8 @@ export const STALE_AFTER_MS = 2500;
  *   | {type: "withdraw", name: string}
  *   | {type: "edit_reason", text: string}
  *   | {type: "discard"}
- *   | {type: "rebase"}} Action
+ *   | {type: "rebase"}
+ *   | {type: "restore", kept: Kept}} Action
  */
 
 /**

@@ -1,9 +1,11 @@
 /**
- * How the page is connected, as the badge says it; what a screen reader is told of it, once a change.
+ * How the page is connected, as the badge says it, and whether it was drawn for other rights than its user has by now;
+ * what a screen reader is told of both, once a change.
  *
  * @typedef {import("./state.js").State} State
  */
-import { byId, setData, setText, show } from "./dom.js";
+import { byId, create, setData, setText, show } from "./dom.js";
+import { count } from "./format.js";
 
 const SPOKEN = {
   connecting: "Connecting",
@@ -14,6 +16,7 @@ const SPOKEN = {
   signed_out: "Signed out",
   refused: "Connection refused",
 };
+const OTHER_RIGHTS = "Your permissions changed.";
 
 /**
  * @param {HTMLElement} root
@@ -27,6 +30,10 @@ export function createStatus(root, { onRetry }) {
   const announcer = byId("announcer");
   /** @type {keyof typeof SPOKEN} */
   let spoken = "connecting";
+  const reload = create("button", { type: "button", className: "link", text: "Reload" });
+  const rights = create("p", { className: "problem", hidden: true }, [OTHER_RIGHTS, " ", reload]);
+  badge.after(rights);
+  reload.addEventListener("click", () => location.reload());
   // Whoever is signed out is led to the sign-in, and from there back to this page.
   retry.addEventListener("click", () => (spoken === "signed_out" ? location.reload() : onRetry()));
   return {
@@ -34,13 +41,34 @@ export function createStatus(root, { onRetry }) {
       const kind = kindOf(state);
       setData(badge, "state", kind);
       setText(text, wordsOf(kind, state));
+      const missed = missedWords(state.numMissed);
+      if (badge.title !== missed) badge.title = missed;
       show(retry, kind === "lost" || kind === "signed_out");
       setText(retry, kind === "signed_out" ? "Sign in" : "Retry now");
       setData(root, "stale", String(kind !== "live" && kind !== "paused"));
       if (kind !== spoken) setText(announcer, SPOKEN[kind]);
       spoken = kind;
+      const isOutdated = hasOtherRights(state, root.dataset.maySteer);
+      if (isOutdated && rights.hidden) setText(announcer, OTHER_RIGHTS);
+      show(rights, isOutdated);
     },
   };
+}
+
+/** Frames that were broadcast while the page was connected, and not taken in. @param {number} numMissed */
+function missedWords(numMissed) {
+  return numMissed === 0 ? "" : `${count(numMissed)} ${numMissed === 1 ? "frame" : "frames"} missed`;
+}
+
+/**
+ * Whether the server says other than the page was drawn with: what may be done is decided there, and its levers are
+ * drawn there.
+ *
+ * @param {Pick<State, "hello">} state
+ * @param {string | undefined} drawnFor `data-may-steer`
+ */
+export function hasOtherRights({ hello }, drawnFor) {
+  return hello !== null && String(hello.may_steer) !== drawnFor;
 }
 
 /** @param {State} state @returns {keyof typeof SPOKEN} */

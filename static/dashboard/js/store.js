@@ -5,7 +5,7 @@
  * @typedef {object} StoreOf
  * @property {() => State} getState
  * @property {(action: Action) => void} dispatch
- * @property {(listener: (state: State) => void) => () => void} subscribe returns what ends the subscription
+ * @property {(listener: (state: State) => void) => void} subscribe for good
  */
 
 /** @typedef {StoreOf<import("./state.js").State, import("./state.js").Action>} Store the page's */
@@ -20,14 +20,14 @@
  * @returns {StoreOf<State, Action>}
  */
 export function createStore(reduce, initial) {
-  /** @type {Set<(state: State) => void>} */
-  const listeners = new Set();
+  /** @type {((state: State) => void)[]} */
+  const listeners = [];
   let state = initial;
   let isAnnounced = true;
 
   function announce() {
     isAnnounced = true;
-    for (const listener of [...listeners]) if (listeners.has(listener)) tell(listener, state);
+    for (const listener of listeners) tell(listener, state);
   }
 
   return {
@@ -41,10 +41,7 @@ export function createStore(reduce, initial) {
       queueMicrotask(announce);
     },
     subscribe(listener) {
-      listeners.add(listener);
-      return () => {
-        listeners.delete(listener);
-      };
+      listeners.push(listener);
     },
   };
 }

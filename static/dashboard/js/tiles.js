@@ -9,6 +9,7 @@
  * @property {string} value
  * @property {string} [unit]
  * @property {string} note
+ * @property {string} [hint] for whoever points at the tile
  * @property {number | null} [ratio] fills the tile's meter
  * @property {number} [second] fills more of it, in another colour
  */
@@ -52,6 +53,7 @@ function createTile(tile) {
       setText(value, reading.value);
       setText(unit, reading.unit ?? "");
       setText(note, reading.note);
+      if (tile.title !== (reading.hint ?? "")) tile.title = reading.hint ?? "";
       scaleTo(bar, reading.ratio ?? 0);
       scaleTo(second, (reading.ratio ?? 0) + (reading.second ?? 0));
     },
@@ -109,6 +111,7 @@ function load(now) {
 function ends(state) {
   const ended = outcomes(state);
   if (ended === null) return { value: "–", note: "" };
-  const others = `${count(ended.refused)} refused · ${count(ended.failed)} failed`;
-  return { value: count(ended.finished), note: others };
+  const kinds = /** @type {const} */ (["refused", "aborted", "failed"]);
+  const note = kinds.map((kind) => `${compact(ended[kind])} ${kind}`).join(" · ");
+  return { value: count(ended.finished), note, hint: `Counted since Redis began. Others: ${note}.` };
 }

@@ -7,6 +7,7 @@
  */
 
 const DECIMAL = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i;
+const GROUPED = /^[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?$/;
 const LONGEST_QUOTE = 80;
 
 /**
@@ -21,8 +22,8 @@ export function boundsOf(spec) {
 }
 
 /**
- * The value that `text` stands for, or an error that names field, value and bounds. Neither commas nor spaces are read
- * as separators: `1,5` means two things to two people.
+ * The value that `text` stands for, or an error that names field, value and bounds. Commas are read where they part
+ * groups of three, as the page itself writes them: `1,5` means two things to two people.
  *
  * @param {TunableSpec} spec
  * @param {string} text as typed
@@ -33,8 +34,9 @@ export function parseValue(spec, text) {
   if (spec.kind === "choice") {
     return spec.choices.includes(trimmed) ? { value: trimmed } : refuse(spec, quote(trimmed));
   }
-  if (!DECIMAL.test(trimmed)) return refuse(spec, quote(trimmed));
-  const value = Number(trimmed);
+  const digits = GROUPED.test(trimmed) ? trimmed.replaceAll(",", "") : trimmed;
+  if (!DECIMAL.test(digits)) return refuse(spec, quote(trimmed));
+  const value = Number(digits);
   const isWithin = (spec.low === null || value >= spec.low) && (spec.high === null || value <= spec.high);
   const isRightKind = spec.kind === "number" ? Number.isFinite(value) : Number.isSafeInteger(value);
   // `+ 0` makes a negative zero plain.

@@ -9,9 +9,15 @@
  *
  * @typedef {object} Row
  * @property {HTMLElement} element
+ * @property {HTMLElement} button
  * @property {(state: State) => void} update
+ *
+ * @typedef {object} Account of one version
+ * @property {HTMLElement[]} nodes
+ * @property {(now: number) => void} update its age; `now` in milliseconds
  */
 import { create, setText, show } from "./dom.js";
+import { focusFirst, isFocusLost } from "./focus.js";
 import { age, diff, moment, plain } from "./format.js";
 import { confirmedValues, enginesApplied } from "./selectors.js";
 
@@ -30,16 +36,22 @@ export function createVersions(list, { rollBack, maySteer, problem }) {
   let rows = new Map();
   /** @type {TunableSpec[]} */
   let specs = [];
+  /** @type {Account | null} */
+  let cameFirst = null;
+  list.tabIndex = -1;
 
   /** @param {number} number @param {HTMLButtonElement} button */
   async function goBack(number, button) {
-    if (button.ariaBusy === "true") return;
+    if (button.ariaBusy === "true" || button.ariaDisabled === "true") return;
     button.ariaBusy = "true";
     show(problem, false);
     const answer = await rollBack(number);
     button.ariaBusy = "false";
-    const text = problemOf(answer, specs);
-    setText(problem, text);
+    const newest = answer.outcome === "refused" ? answer.newer[0] : undefined;
+    cameFirst = newest ? createAccount(newest, specs) : null;
+    cameFirst?.update(Date.now());
+    const text = problemOf(answer);
+    problem.replaceChildren(create("p", { text }), ...(cameFirst?.nodes ?? []));
     show(problem, text !== "");
   }
 
@@ -47,6 +59,7 @@ export function createVersions(list, { rollBack, maySteer, problem }) {
     render(state) {
       if (state.hello === null) return;
       specs = state.hello.tunables;
+      const focused = [...rows.values()].findIndex(({ element }) => element.contains(document.activeElement));
       const shown = state.versions.slice(0, NUM_SHOWN);
       rows = new Map(
         shown.map((version) => [
@@ -59,6 +72,10 @@ export function createVersions(list, { rollBack, maySteer, problem }) {
         [...rows.values()].map(({ element }) => element),
       );
       for (const row of rows.values()) row.update(state);
+      cameFirst?.update(state.now);
+      // A row leaves at the end when one comes at the beginning, and a button where its version is the newest again.
+      if (focused >= 0 && isFocusLost())
+        focusFirst([...nearestFirst([...rows.values()], focused).map(({ button }) => button), list]);
     },
   };
 }
@@ -83,6 +100,16 @@ function place(list, elements) {
 }
 
 /**
+ * Those at `place` and below, then those above it.
+ *
+ * @param {Row[]} rows
+ * @param {number} place
+ */
+function nearestFirst(rows, place) {
+  return [...rows.slice(place), ...rows.slice(0, place).reverse()];
+}
+
+/**
  * @param {VersionInfo} version
  * @param {object} options
  * @param {TunableSpec[]} options.specs
@@ -90,10 +117,9 @@ function place(list, elements) {
  * @returns {Row}
  */
 function createRow(version, { specs, goBack }) {
-  const { number, author, reason, created_at } = version;
-  const time = create("time", { dateTime: created_at });
+  const { number } = version;
+  const account = createAccount(version, specs);
   const tag = create("span", { className: "tag", hidden: true });
-  const facts = create("p", { className: "facts" }, [time, ` · ${author || "system"}`, reason ? ` · ${reason}` : ""]);
   const button = create("button", {
     type: "button",
     className: "small",
@@ -103,41 +129,75 @@ function createRow(version, { specs, goBack }) {
   button.addEventListener("click", () => goBack?.(number, button));
   const element = create("li", {}, [
     create("span", { className: "version num", text: `v${number}` }),
-    create("div", {}, [create("ul", { className: "diff" }, diffItems(version, specs)), facts]),
+    create("div", {}, account.nodes),
     create("div", { className: "end" }, [tag, button]),
   ]);
   return {
     element,
+    button,
     update(state) {
       const isNewest = state.versions[0]?.number === number;
       const inForce = confirmedValues(state);
       const isInForce = inForce !== null && inForce.confirmed && inForce.version === number;
-      setText(time, `${moment(created_at, state.now)}, ${age((state.now - Date.parse(created_at)) / 1000)}`);
+      account.update(state.now);
       element.classList.toggle("is-current", isInForce);
       show(tag, isInForce || isNewest);
       setText(tag, isInForce ? "in force" : appliedWords(state, number));
       show(button, goBack !== null && !isNewest);
-      button.disabled = state.connection.state !== "live";
+      // Not `disabled`, which would drop the focus.
+      button.ariaDisabled = String(state.connection.state !== "live");
     },
   };
 }
 
-/** @param {State} state @param {number} number */
-function appliedWords(state, number) {
-  const { applied, total } = enginesApplied(state, number);
-  return `applied on ${applied} of ${total}`;
+/**
+ * Which version's values are shown and what the engines make of it: `version 14 in force`; empty before any is known.
+ *
+ * @param {State} state
+ * @returns {string}
+ */
+export function standingOf(state) {
+  const known = confirmedValues(state);
+  if (known === null) return "";
+  const { version, confirmed } = known;
+  return confirmed ? `version ${version} in force` : `version ${version}, ${appliedWords(state, version)}`;
 }
 
-/** @param {Answer} answer @param {TunableSpec[]} specs */
-function problemOf(answer, specs) {
+/** @param {State} state @param {number} number */
+function appliedWords(state, number) {
+  if (state.frame === null) return "stored";
+  const { applied, total } = enginesApplied(state, number);
+  return total === 0 ? "no engine runs" : `applied on ${applied} of ${total}`;
+}
+
+/** @param {Answer} answer */
+function problemOf(answer) {
   if (answer.outcome === "not_sent") return "Not connected: nothing was rolled back.";
   if (answer.outcome === "unknown") return "No answer came: the list will show whether it was rolled back.";
   if (answer.outcome !== "refused") return "";
   const [newest] = answer.newer;
-  if (newest === undefined) return answer.message;
-  const changes = Object.entries(newest.changes).map(([name, [from, to]]) => lineOf({ name, from, to }, specs));
-  const account = `Version ${newest.number} by ${newest.author || "the system"} came first`;
-  return `${account} (${changes.join("; ") || "no change"}). Roll back again if you still want to.`;
+  return newest === undefined
+    ? answer.message
+    : `Version ${newest.number} came first. Roll back again if you still want to.`;
+}
+
+/**
+ * What a version changed, when it was stored, by whom and why: the same wherever a version is told of.
+ *
+ * @param {VersionInfo} version
+ * @param {TunableSpec[]} specs
+ * @returns {Account}
+ */
+export function createAccount(version, specs) {
+  const { author, reason, created_at } = version;
+  const time = create("time", { dateTime: created_at });
+  const facts = create("p", { className: "facts" }, [time, ` · ${author || "system"}`, reason ? ` · ${reason}` : ""]);
+  return {
+    nodes: [create("ul", { className: "diff" }, diffItems(version, specs)), facts],
+    update(now) {
+      setText(time, `${moment(created_at, now)}, ${age((now - Date.parse(created_at)) / 1000)}`);
+    },
+  };
 }
 
 /**
@@ -159,7 +219,7 @@ export function lineOf({ name, from, to }, specs) {
  * @param {TunableSpec[]} specs
  * @returns {HTMLLIElement[]}
  */
-export function diffItems({ changes }, specs) {
+function diffItems({ changes }, specs) {
   const lines = Object.entries(changes).map(([name, [from, to]]) => diffItem({ name, from, to }, specs));
   return lines.length > 0 ? lines : [create("li", { className: "quiet", text: "no change" })];
 }
