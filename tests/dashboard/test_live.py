@@ -19,6 +19,7 @@ from serving.contracts import keys
 from serving.contracts.ids import PoolName
 from serving.contracts.tunables import Tunables, describe
 from serving.telemetry.frames import INTERVAL_NAMES, PERCENTILES, POINT_FIELDS, WINDOWS_SECONDS, encode_live
+from serving.worker.host import resident_bytes
 from tests.dashboard.conftest import OpenPage
 from tests.dashboard.harness import POOL, Closed, Page, Services, console_services, frame_of, new_session, point_of
 
@@ -276,8 +277,9 @@ async def test_a_page_that_owes_nothing_is_not_slow(make_page: OpenPage, operato
 
 
 @pytest.mark.waits
+@pytest.mark.parametrize("num_pages", [300, pytest.param(5000, marks=pytest.mark.long)])
 async def test_connections_come_and_go_and_leave_nothing_behind(
-    make_page: OpenPage, operator: str, services: Services, application: Any
+    make_page: OpenPage, operator: str, services: Services, application: Any, num_pages: int
 ) -> None:
     stays = make_page(operator)
     await stays.open()
@@ -299,8 +301,12 @@ async def test_connections_come_and_go_and_leave_nothing_behind(
             await page.receive("history")
             await page.leave()
 
-    for start in range(0, 300, 30):
+    resident = []
+    for start in range(0, num_pages, 30):
         await asyncio.gather(*(come_and_go(start + number) for number in range(30)))
+        resident.append(resident_bytes())
+    # What the first ones made is kept for the later ones; from then on a page that was here costs nothing.
+    assert resident[-1] - resident[len(resident) // 2] < 8_000_000
     assert await services.num_subscribers() == 1
     assert len(asyncio.all_tasks()) == before
     await services.publish(7)
