@@ -70,12 +70,13 @@ def pings() -> Iterator[bytes]:
     ],
 )
 def test_flood_is_cut_off_in_flat_memory(web: ToyWeb, flood: Any, code: int) -> None:
-    before = web.rss_bytes()
+    before, peak = web.rss_bytes(), web.peak_bytes()
     noted = num_of(web, "hold: websocket.disconnect 1006")
     with opened(web, "/hold") as connection:
         send_until_gone(connection, flood())
     wait_for(lambda: num_of(web, "hold: websocket.disconnect 1006") == noted + 1, seconds=5)
     assert web.rss_bytes() - before < 8 * MEGABYTE
+    assert web.peak_bytes() - peak < 8 * MEGABYTE
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,7 @@ def test_messages_that_the_application_does_not_read_are_bounded(web: ToyWeb) ->
 def test_bomb_of_compression_is_cut_off_in_flat_memory(web: ToyWeb) -> None:
     squeezed = zlib.compressobj(9, zlib.DEFLATED, -12)
     bomb = (squeezed.compress(bytes(50 * MEGABYTE)) + squeezed.flush(zlib.Z_SYNC_FLUSH))[:-4][:MAX_MESSAGE_BYTES]
-    before = web.rss_bytes()
+    before, peak = web.rss_bytes(), web.peak_bytes()
     with web.connect() as connection:
         connection.sendall(upgrade("/hold", b"Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits"))
         assert connection.recv(4096).startswith(b"HTTP/1.1 101 ")
@@ -115,6 +116,7 @@ def test_bomb_of_compression_is_cut_off_in_flat_memory(web: ToyWeb) -> None:
         connection.sendall(sent)
         assert_closed(connection, 1009)
     assert web.rss_bytes() - before < 8 * MEGABYTE
+    assert web.peak_bytes() - peak < 8 * MEGABYTE
 
 
 def test_client_that_stops_reading_cannot_hold_up_a_close(web: ToyWeb) -> None:

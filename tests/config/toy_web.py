@@ -2,8 +2,8 @@
 
 Writes its port to FOLDER/port and what happens to FOLDER/events. Paths: `/echo` answers with the size of the body,
 `/stream` sends a line every 0.1 s until it is told to end, `/short` for 1.5 s, `/wait` answers nothing until the client
-goes, `/fail` raises, `/fail-late` raises after its first piece, `/rss` tells the process's memory. Websockets:
-`toy_sockets.py`.
+goes, `/fail` raises, `/fail-late` raises after its first piece, `/rss` tells the process's memory, now and at most.
+Websockets: `toy_sockets.py`.
 """
 
 import asyncio
@@ -55,9 +55,9 @@ class Toy:
         await respond(send, 200, json.dumps({"bytes": body}).encode())
 
     async def rss(self, body: int, receive: Any, send: Any) -> None:
-        status = Path("/proc/self/status").read_text()
-        kilobytes = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
-        await respond(send, 200, json.dumps({"kilobytes": kilobytes}).encode())
+        lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
+        kilobytes = {words[0].rstrip(":"): int(words[1]) for words in lines if words[0] in ("VmRSS:", "VmHWM:")}
+        await respond(send, 200, json.dumps(kilobytes).encode())
 
     async def stream(self, body: int, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})

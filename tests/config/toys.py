@@ -52,7 +52,11 @@ class ToyWeb:
             connection.close()
 
     def rss_bytes(self) -> int:
-        return int(json.loads(self.get("/rss")[1])["kilobytes"]) * 1024
+        return int(json.loads(self.get("/rss")[1])["VmRSS"]) * 1024
+
+    def peak_bytes(self) -> int:
+        """The most memory that the process ever had: what was taken and given back shows here alone."""
+        return int(json.loads(self.get("/rss")[1])["VmHWM"]) * 1024
 
 
 def read_answer(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:
