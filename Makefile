@@ -16,7 +16,7 @@ QUICK := not model and not stack and not browser and not waits and not long
 RUN_QUICK := $(CHECKED) OMP_NUM_THREADS=1 $(PYTEST) -q -n 3 --dist worksteal -m "$(QUICK)"
 
 .DEFAULT_GOAL := help
-.PHONY: help serve bench-console check static-checks script-tests test test-long
+.PHONY: help serve bench bench-peers bench-console check static-checks script-tests test test-long
 .PHONY: environment test-environment frontend test-frontend browser python
 
 help: ## show this list
@@ -34,6 +34,12 @@ check: static-checks script-tests ## the quick part of `make test`
 
 test-long: test-frontend browser ## tests that take longer than 20 minutes
 	@$(CHECKED) $(PYTEST) -m long
+
+bench: test-frontend ## measure the engine beside every installed peer; options in BENCH, e.g. BENCH=--quick
+	@$(CHECKED) $(PY) -m tests.bench $(BENCH)
+
+bench-peers: test-environment ## install what `make bench` compares with, under PEERS_HOME or .peers
+	@$(PY) -m tests.bench.install
 
 bench-console: test-frontend browser ## measure what the console costs browser and web process
 	@$(CHECKED) $(PY) -m tests.e2e.bench_console

@@ -17,9 +17,12 @@ _GROUPS = {
         "max_batch_tokens",
         "max_prefill_chunk",
         "prefill_share",
+        "long_prompt_tokens",
+        "max_long_prefills",
+        "order",
     ),
     "Queue": ("max_queue_requests", "max_queue_tokens", "max_queue_wait_ms"),
-    "KV memory": ("kv_limit_ratio", "kv_watermark_ratio"),
+    "KV memory": ("kv_limit_ratio", "kv_watermark_ratio", "prefix_caching"),
 }
 _REST = "Other"
 _UNIT_SUFFIXES = ("_ms", "_ratio")

@@ -16,10 +16,10 @@ from pydantic import BaseModel
 
 from serving.api import completions, health, models, ops
 from serving.api.auth import KeyWithScope
+from serving.api.bodies import ChatCompletion, ChatCompletionChunk, Completion, Model, ModelList
 from serving.api.compatibility import describe_compatibility
 from serving.api.errors import ErrorEnvelope, problem_of
 from serving.api.mapping import DEFAULT_COMPLETION_TOKENS
-from serving.api.responses import ChatCompletion, ChatCompletionChunk, Completion, Model, ModelList
 from serving.api.validation import StrictParser, domain_error_of
 from serving.contracts.errors import DomainError
 

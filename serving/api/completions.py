@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from serving.api.context import scope_of, services_of
+from serving.api.echo import Echo
 from serving.api.generating import answer, find_pool_for
-from serving.api.mapping import messages_of, prompts_of
+from serving.api.mapping import messages_of, num_choices_of, prompts_of
 from serving.api.prompts import chat_prompt, plain_prompt
 from serving.api.responses import ChatShape, CompletionShape
 from serving.api.schemas import ChatCompletionRequest, CompletionRequest
+
+if TYPE_CHECKING:
+    from serving.gateway.pools import PoolView
 
 
 async def create_completion(request: HttpRequest, body: CompletionRequest) -> HttpResponseBase:
@@ -24,6 +29,8 @@ async def create_completion(request: HttpRequest, body: CompletionRequest) -> Ht
         created=int(time.time()),
         model=body.model,
         include_usage=body.include_usage,
+        tells_prompt=body.prompt_logprobs is not None,
+        echo=_echo_of(body, pool) if body.echo else None,
     )
     return await answer(request, body, pool=pool, prompts=prompts, shape=shape)
 
@@ -38,5 +45,12 @@ async def create_chat_completion(request: HttpRequest, body: ChatCompletionReque
         created=int(time.time()),
         model=body.model,
         include_usage=body.include_usage,
+        tells_prompt=body.prompt_logprobs is not None,
     )
     return await answer(request, body, pool=pool, prompts=[prompt], shape=shape)
+
+
+def _echo_of(body: CompletionRequest, pool: PoolView) -> Echo:
+    """The prompts as they were sent; of token ids, their text."""
+    texts = [prompt if isinstance(prompt, str) else pool.text_model.decode(prompt) for prompt in prompts_of(body)]
+    return Echo(tuple(texts), num_choices_of(body), with_logprobs=body.logprobs is not None)

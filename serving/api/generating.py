@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,13 +11,15 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
 from serving.api.context import ApiServices, Stream, principal_of, scope_of, services_of
-from serving.api.mapping import check_request, choose_seed, num_choices_of, sampling_of, stops_of
+from serving.api.echo import PromptOnlyStream
+from serving.api.mapping import check_request, choose_seed, is_prompt_only, num_choices_of, sampling_of, stops_of
 from serving.api.prompts import Prompt
-from serving.api.responses import FinishReason, Shape
+from serving.api.responses import Answer, Shape
 from serving.api.schemas import GenerationRequest
 from serving.api.starting import NewRequest
 from serving.api.streaming import open_event_stream
 from serving.contracts.errors import EngineFailure, ModelNotFound
+from serving.gateway.generation import ChoiceDelta
 
 if TYPE_CHECKING:
     from serving.gateway.pools import PoolView
@@ -38,6 +41,8 @@ async def answer(
     services, scope = services_of(request), scope_of(request)
     new_request = _new_request(request, body, pool=pool, prompts=prompts)
     stream = await services.starter.start(new_request, cleanup=scope.cleanup)
+    if is_prompt_only(body):
+        stream = PromptOnlyStream(stream)
     num_choices = len(prompts) * num_choices_of(body)
     if body.stream:
         return await open_event_stream(
@@ -65,19 +70,28 @@ def _new_request(
         params_for=functools.partial(sampling_of, body, max_context_tokens=pool.max_model_len, seed=choose_seed(body)),
         stop=stops_of(body),
         arrived_at=scope.arrived_at,
+        priority=body.priority or 0,
+        cache_salt=body.cache_salt or "",
     )
 
 
 async def _collect(stream: Stream, shape: Shape, *, num_choices: int) -> bytes:
-    texts: list[list[str]] = [[] for _ in range(num_choices)]
-    reasons: list[FinishReason | None] = [None] * num_choices
+    gathered: list[list[ChoiceDelta]] = [[] for _ in range(num_choices)]
     try:
         async for delta in stream:
-            texts[delta.choice].append(delta.text)
-            reasons[delta.choice] = delta.finish_reason or reasons[delta.choice]
+            gathered[delta.choice].append(delta)
     finally:
         await stream.aclose()
-    ended = [reason for reason in reasons if reason is not None]
-    if len(ended) != num_choices:
+    return shape.whole([_whole(deltas) for deltas in gathered], stream.usage)
+
+
+def _whole(deltas: Sequence[ChoiceDelta]) -> Answer:
+    if not deltas or (reason := deltas[-1].finish_reason) is None:
         raise EngineFailure("the answer ended before all of its choices did")
-    return shape.whole(["".join(parts) for parts in texts], ended, stream.usage)
+    logprobs = [delta.logprobs for delta in deltas if delta.logprobs is not None]
+    return Answer(
+        text="".join([delta.text for delta in deltas]),
+        finish_reason=reason,
+        logprobs=tuple(itertools.chain.from_iterable(logprobs)) if logprobs else None,
+        prompt=next((delta.prompt for delta in deltas if delta.prompt is not None), None),
+    )

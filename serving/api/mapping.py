@@ -47,6 +47,8 @@ def decide_max_tokens(request: GenerationRequest, *, num_prompt_tokens: int, max
     silence, on neither endpoint.
     """
     wanted = limit_of(request)
+    if is_prompt_only(request):
+        wanted = 1  # which no engine goes below, and nobody is shown
     if wanted is None and isinstance(request, CompletionRequest):
         wanted = DEFAULT_COMPLETION_TOKENS
     if wanted is None:
@@ -76,17 +78,66 @@ def sampling_of(
         min_tokens=request.min_tokens or 0,
         stop_token_ids=tuple(dict.fromkeys(request.stop_token_ids or ())),
         ignore_eos=request.ignore_eos is True,
+        presence_penalty=request.presence_penalty or 0.0,
+        frequency_penalty=request.frequency_penalty or 0.0,
+        repetition_penalty=1.0 if request.repetition_penalty is None else request.repetition_penalty,
+        logit_bias=tuple((int(token_id), bias) for token_id, bias in (request.logit_bias or {}).items()),
+        num_logprobs=num_logprobs_of(request),
+        num_prompt_logprobs=num_prompt_logprobs_of(request),
     )
+
+
+def num_logprobs_of(request: GenerationRequest) -> int | None:
+    """How many most probable tokens are wanted beside each one's own log probability; None where not even that."""
+    if isinstance(request, ChatCompletionRequest):
+        return (request.top_logprobs or 0) if request.logprobs else None
+    return request.logprobs if isinstance(request, CompletionRequest) else None
+
+
+def num_prompt_logprobs_of(request: GenerationRequest) -> int | None:
+    """The same for the prompt, which an echo shows like the rest."""
+    echoed = num_logprobs_of(request) if echoes(request) else None
+    counts = [count for count in (request.prompt_logprobs, echoed) if count is not None]
+    return max(counts, default=None)
+
+
+def echoes(request: GenerationRequest) -> bool:
+    """Whether the text is to begin with the prompt."""
+    return isinstance(request, CompletionRequest) and request.echo is True
+
+
+def is_prompt_only(request: GenerationRequest) -> bool:
+    """Whether nothing but the prompt is wanted."""
+    return echoes(request) and request.max_tokens == 0
 
 
 def check_request(request: GenerationRequest, *, vocab_size: int) -> None:
     """What can be told before anything is tokenised; raises `InvalidValue`."""
     check_token_ids("stop_token_ids", request.stop_token_ids or (), vocab_size=vocab_size)
+    _check_logit_bias(request.logit_bias or {}, vocab_size=vocab_size)
+    _check_logprobs(request)
     wanted = limit_of(request)
+    if wanted == 0 and not echoes(request):
+        raise InvalidValue("max_tokens", 0, "an integer of at least 1 (0 with echo)")
     if wanted is not None and (request.min_tokens or 0) > wanted:
         raise InvalidValue("min_tokens", request.min_tokens, f"an integer from 0 to max_tokens, {wanted}")
     if request.stream_options is not None and request.stream is not True:
         raise InvalidValue("stream_options", "what a plain answer cannot follow", "left out unless stream is true")
+
+
+def _check_logit_bias(biases: dict[str, float], *, vocab_size: int) -> None:
+    for written in biases:
+        is_plain = written.isascii() and written.isdigit() and len(written) < 20 and str(int(written)) == written
+        if not is_plain or int(written) >= vocab_size:
+            bounds = f"made of token ids from 0 to {vocab_size - 1} and numbers from -100 to 100"
+            raise InvalidValue("logit_bias", written, bounds)
+
+
+def _check_logprobs(request: GenerationRequest) -> None:
+    if isinstance(request, ChatCompletionRequest) and request.top_logprobs is not None and not request.logprobs:
+        raise InvalidValue("top_logprobs", request.top_logprobs, "left out unless logprobs is true")
+    if request.prompt_logprobs is not None and request.stream:
+        raise InvalidValue("prompt_logprobs", request.prompt_logprobs, "left out where stream is true")
 
 
 def check_token_ids(field: str, ids: Any, *, vocab_size: int) -> None:

@@ -62,6 +62,7 @@ class MergedStream(AsyncIterator[ChoiceDelta]):
         return Usage(
             prompt_tokens=sum(usage.prompt_tokens for usage in usages),
             completion_tokens=sum(usage.completion_tokens for usage in usages),
+            num_cached_tokens=sum(usage.num_cached_tokens for usage in usages),
         )
 
     async def _read(self, index: int) -> None:

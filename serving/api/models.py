@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
 
+from serving.api.bodies import Model, ModelList, encode
 from serving.api.context import services_of
-from serving.api.responses import Model, ModelList, encode
 from serving.contracts.errors import ModelNotFound
 
 _CREATED = 0

@@ -2,121 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+import dataclasses
+from collections.abc import Sequence
+from typing import Protocol
 
-import msgspec
 from msgspec import UNSET, UnsetType
 
+from serving.api.bodies import (
+    ChatChoice,
+    ChatChunkChoice,
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChatDelta,
+    ChatMessage,
+    Completion,
+    CompletionChoice,
+    FinishReason,
+    PromptTokensDetails,
+    UsageBody,
+    encode,
+)
+from serving.api.echo import Echo
+from serving.api.logprobs import (
+    CompletionLogprobs,
+    PromptLogprobs,
+    chat_logprobs,
+    completion_logprobs,
+    echoed_logprobs,
+    joined,
+    prompt_logprobs,
+)
 from serving.gateway.generation import ChoiceDelta, Usage
-
-FinishReason = Literal["stop", "length"]
-
-
-class PromptTokensDetails(msgspec.Struct, frozen=True):
-    """How many of the prompt's tokens were found in the KV cache."""
-
-    cached_tokens: int
+from serving.gateway.logprobs import TokenEntry
 
 
-class UsageBody(msgspec.Struct, frozen=True):
-    """Tokens of a request."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """One choice, whole. `logprobs` and `prompt` are None where they were not asked for."""
 
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptTokensDetails
-
-
-class ChatMessage(msgspec.Struct, frozen=True):
-    """What the model said."""
-
-    role: Literal["assistant"]
-    content: str
-    refusal: None = None
-
-
-class ChatChoice(msgspec.Struct, frozen=True):
-    """One answer."""
-
-    index: int
-    message: ChatMessage
-    finish_reason: FinishReason
-    logprobs: None = None
-
-
-class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole answer of a chat completion."""
-
-    id: str
-    object: Literal["chat.completion"] = "chat.completion"
-    created: int
-    model: str
-    choices: list[ChatChoice]
-    usage: UsageBody
-
-
-class ChatDelta(msgspec.Struct, frozen=True):
-    """What a chunk adds to a message."""
-
-    role: Literal["assistant"] | UnsetType = UNSET
-    content: str | UnsetType = UNSET
-
-
-class ChatChunkChoice(msgspec.Struct, frozen=True):
-    """A chunk's part of one choice."""
-
-    index: int
-    delta: ChatDelta
-    finish_reason: FinishReason | None = None
-    logprobs: None = None
-
-
-class ChatCompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of a streamed chat completion."""
-
-    id: str
-    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
-    created: int
-    model: str
-    choices: list[ChatChunkChoice]
-    usage: UsageBody | UnsetType | None = UNSET
-
-
-class CompletionChoice(msgspec.Struct, frozen=True):
-    """One text, or a chunk's part of it."""
-
-    index: int
     text: str
-    finish_reason: FinishReason | None = None
-    logprobs: None = None
-
-
-class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole completion, or one event of a streamed one."""
-
-    id: str
-    object: Literal["text_completion"] = "text_completion"
-    created: int
-    model: str
-    choices: list[CompletionChoice]
-    usage: UsageBody | UnsetType | None = UNSET
-
-
-class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that is served. `max_model_len` is the longest prompt and answer together, in tokens."""
-
-    id: str
-    object: Literal["model"] = "model"
-    created: int
-    owned_by: str = "footplate"
-    max_model_len: int
-
-
-class ModelList(msgspec.Struct, frozen=True, kw_only=True):
-    """All models."""
-
-    object: Literal["list"] = "list"
-    data: list[Model]
+    finish_reason: FinishReason
+    logprobs: tuple[TokenEntry, ...] | None = None
+    prompt: tuple[TokenEntry, ...] | None = None
 
 
 class Shape(Protocol):
@@ -134,18 +61,21 @@ class Shape(Protocol):
         """The chunk without choices that counts the tokens."""
         ...
 
-    def whole(self, texts: list[str], reasons: list[FinishReason], usage: Usage) -> bytes:
+    def whole(self, answers: Sequence[Answer], usage: Usage) -> bytes:
         """The answer in one piece."""
         ...
 
 
-encode = msgspec.json.Encoder().encode
-
-
 class ChatShape:
-    """Owns nothing that changes: a chat completion's identity, and whether its chunks mention usage."""
+    """Owns nothing that changes: a chat completion's identity, and whether its chunks mention usage.
 
-    def __init__(self, *, request_id: str, created: int, model: str, include_usage: bool) -> None:
+    With `tells_prompt`, the whole answer says how probable the prompt's tokens are.
+    """
+
+    def __init__(
+        self, *, request_id: str, created: int, model: str, include_usage: bool, tells_prompt: bool = False
+    ) -> None:
+        self._tells_prompt = tells_prompt
         self._id = "chatcmpl-" + request_id.removeprefix("req_")
         self._created = created
         self._model = model
@@ -159,21 +89,32 @@ class ChatShape:
     def chunk(self, delta: ChoiceDelta) -> bytes:
         """The chunk of some text."""
         added = ChatDelta(content=delta.text) if delta.text else ChatDelta()
-        return self._chunk([ChatChunkChoice(delta.choice, added, delta.finish_reason)])
+        logprobs = chat_logprobs(delta.logprobs) if delta.logprobs is not None else None
+        return self._chunk([ChatChunkChoice(delta.choice, added, delta.finish_reason, logprobs)])
 
     def usage_chunk(self, usage: Usage) -> bytes:
         """The chunk without choices that counts the tokens."""
         return self._chunk([], usage_body(usage))
 
-    def whole(self, texts: list[str], reasons: list[FinishReason], usage: Usage) -> bytes:
+    def whole(self, answers: Sequence[Answer], usage: Usage) -> bytes:
         """The answer in one piece."""
         choices = [
-            ChatChoice(index, ChatMessage("assistant", text), reason)
-            for index, (text, reason) in enumerate(zip(texts, reasons, strict=True))
+            ChatChoice(
+                index,
+                ChatMessage("assistant", answer.text),
+                answer.finish_reason,
+                chat_logprobs(answer.logprobs) if answer.logprobs is not None else None,
+            )
+            for index, answer in enumerate(answers)
         ]
         return encode(
             ChatCompletion(
-                id=self._id, created=self._created, model=self._model, choices=choices, usage=usage_body(usage)
+                id=self._id,
+                created=self._created,
+                model=self._model,
+                choices=choices,
+                usage=usage_body(usage),
+                prompt_logprobs=_prompt_logprobs(answers[0]) if self._tells_prompt else UNSET,
             )
         )
 
@@ -190,34 +131,80 @@ class ChatShape:
 
 
 class CompletionShape:
-    """Owns nothing that changes: a completion's identity, and whether its chunks mention usage."""
+    """Owns nothing that changes: a completion's identity, whether its chunks mention usage, and what it echoes.
 
-    def __init__(self, *, request_id: str, created: int, model: str, include_usage: bool) -> None:
+    With `tells_prompt`, the whole answer says how probable the prompts' tokens are.
+    """
+
+    def __init__(
+        self,
+        *,
+        request_id: str,
+        created: int,
+        model: str,
+        include_usage: bool,
+        tells_prompt: bool = False,
+        echo: Echo | None = None,
+    ) -> None:
+        self._tells_prompt = tells_prompt
         self._id = "cmpl-" + request_id.removeprefix("req_")
         self._created = created
         self._model = model
         self._no_usage: UnsetType | None = None if include_usage else UNSET
+        self._echo = echo
 
     def openings(self, num_choices: int) -> list[bytes]:
-        """None: a completion has no role."""
-        return []
+        """An echoed prompt, a choice, where nothing has to be told with it. A completion has no role."""
+        echo = self._echo
+        if echo is None or echo.with_logprobs:
+            return []
+        return [
+            self._encode([CompletionChoice(index, echo.text_of(index))], self._no_usage) for index in range(num_choices)
+        ]
 
     def chunk(self, delta: ChoiceDelta) -> bytes:
         """The chunk of some text."""
-        return self._encode([CompletionChoice(delta.choice, delta.text, delta.finish_reason)], self._no_usage)
+        text, logprobs = delta.text, self._logprobs(delta.choice, delta.logprobs, delta.prompt)
+        if self._echo is not None and self._echo.with_logprobs and delta.prompt is not None:
+            text = self._echo.text_of(delta.choice) + text
+        return self._encode([CompletionChoice(delta.choice, text, delta.finish_reason, logprobs)], self._no_usage)
 
     def usage_chunk(self, usage: Usage) -> bytes:
         """The chunk without choices that counts the tokens."""
         return self._encode([], usage_body(usage))
 
-    def whole(self, texts: list[str], reasons: list[FinishReason], usage: Usage) -> bytes:
+    def whole(self, answers: Sequence[Answer], usage: Usage) -> bytes:
         """The answer in one piece."""
-        pairs = zip(texts, reasons, strict=True)
-        choices = [CompletionChoice(index, text, reason) for index, (text, reason) in enumerate(pairs)]
+        choices = [
+            CompletionChoice(
+                index,
+                answer.text if self._echo is None else self._echo.text_of(index) + answer.text,
+                answer.finish_reason,
+                self._logprobs(index, answer.logprobs, answer.prompt),
+                _prompt_logprobs(answer) if self._tells_prompt else UNSET,
+            )
+            for index, answer in enumerate(answers)
+        ]
         return self._encode(choices, usage_body(usage))
+
+    def _logprobs(
+        self, choice: int, entries: tuple[TokenEntry, ...] | None, prompt: tuple[TokenEntry, ...] | None
+    ) -> CompletionLogprobs | None:
+        """Those of a text's tokens, the echoed prompt's before them."""
+        if entries is None:
+            return None
+        if self._echo is None:
+            return completion_logprobs(entries)
+        echoed = self._echo.text_of(choice)
+        found = completion_logprobs(entries, offset=len(echoed))
+        return found if prompt is None else joined(echoed_logprobs(prompt, echoed), found)
 
     def _encode(self, choices: list[CompletionChoice], usage: UsageBody | UnsetType | None) -> bytes:
         return encode(Completion(id=self._id, created=self._created, model=self._model, choices=choices, usage=usage))
+
+
+def _prompt_logprobs(answer: Answer) -> PromptLogprobs | UnsetType:
+    return UNSET if answer.prompt is None else prompt_logprobs(answer.prompt)
 
 
 def usage_body(usage: Usage) -> UsageBody:
@@ -226,5 +213,5 @@ def usage_body(usage: Usage) -> UsageBody:
         prompt_tokens=usage.prompt_tokens,
         completion_tokens=usage.completion_tokens,
         total_tokens=usage.prompt_tokens + usage.completion_tokens,
-        prompt_tokens_details=PromptTokensDetails(0 if usage.timings is None else usage.timings.num_cached_tokens),
+        prompt_tokens_details=PromptTokensDetails(usage.num_cached_tokens),
     )

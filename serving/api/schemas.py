@@ -11,13 +11,16 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from serving.api.compatibility import drop_fields_without_effect
+from serving.contracts.sampling import MAX_LOGIT_BIASES, MAX_LOGPROBS
 
 MAX_CHOICES = 16
 MAX_PROMPTS = 16
 MAX_STOPS = 4
 MAX_STOP_CHARACTERS = 256
+MAX_CACHE_SALT_CHARACTERS = 256
 MAX_STOP_TOKEN_IDS = 128
 MAX_MESSAGES = 4096
+MAX_PRIORITY = 100
 _INT32 = 2**31 - 1
 
 
@@ -52,6 +55,40 @@ class GenerationRequest(StrictModel):
     top_p: float | None = _admitting("a number from 0 to 1", about="0 takes the most probable token", ge=0, le=1)
     top_k: int | None = _admitting("an integer of at least -1", about="0 and -1 are off", ge=-1, le=_INT32)
     min_p: float | None = _admitting("a number from 0 to 1", ge=0, le=1)
+    presence_penalty: float | None = _admitting(
+        "a number from -2 to 2", about="Taken off the logits of tokens that were generated before", ge=-2, le=2
+    )
+    frequency_penalty: float | None = _admitting(
+        "a number from -2 to 2", about="The same, for each time that they were", ge=-2, le=2
+    )
+    repetition_penalty: float | None = _admitting(
+        "a number from 0.01 to 10",
+        about="Divides the logits of tokens of prompt and answer (multiplies them, where negative); 1 is off",
+        ge=0.01,
+        le=10,
+    )
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = _admitting(
+        f"an object of up to {MAX_LOGIT_BIASES} ids of the model's vocabulary, in quotes, and numbers from -100 to 100",
+        about="Added to the logits of these tokens",
+        max_length=MAX_LOGIT_BIASES,
+    )
+    prompt_logprobs: int | None = _admitting(
+        f"an integer from 0 to {MAX_LOGPROBS}, for whole answers only",
+        about="Tell how probable the prompt's tokens are, and as many most probable ones at each place",
+        ge=0,
+        le=MAX_LOGPROBS,
+    )
+    priority: int | None = _admitting(
+        f"an integer from -{MAX_PRIORITY} to {MAX_PRIORITY}",
+        about="The lower, the sooner served, where the pool's order is priority",
+        ge=-MAX_PRIORITY,
+        le=MAX_PRIORITY,
+    )
+    cache_salt: str | None = _admitting(
+        f"a text of up to {MAX_CACHE_SALT_CHARACTERS} characters",
+        about="Only requests of the same tenant with the same salt share what is cached of their prompts",
+        max_length=MAX_CACHE_SALT_CHARACTERS,
+    )
     n: int | None = _admitting(f"an integer from 1 to {MAX_CHOICES}", about="Choices", ge=1, le=MAX_CHOICES)
     seed: int | None = _admitting(
         "an integer of 64 bits", about="The same seed gives the same text", ge=-(2**63), le=2**63 - 1
@@ -93,6 +130,16 @@ PromptText = Annotated[str, Field(min_length=1)]
 class CompletionRequest(GenerationRequest):
     """`POST /v1/completions`. `max_tokens` is 16 where it is left out."""
 
+    max_tokens: int | None = _admitting(
+        "an integer of at least 1 (0 with echo)", about="Most tokens to generate, a choice", ge=0, le=_INT32
+    )
+    logprobs: int | None = _admitting(
+        f"an integer from 0 to {MAX_LOGPROBS}",
+        about="Tell how probable each token is, and as many most probable ones at its place",
+        ge=0,
+        le=MAX_LOGPROBS,
+    )
+    echo: bool | None = _admitting("true or false", about="Whether the text begins with the prompt")
     prompt: (
         PromptText
         | TokenIds
@@ -144,6 +191,13 @@ class ChatCompletionRequest(GenerationRequest):
     )
     max_completion_tokens: int | None = _admitting(
         "an integer of at least 1", about="OpenAI's newer name of max_tokens", ge=1, le=_INT32
+    )
+    logprobs: bool | None = _admitting("true or false", about="Whether to tell how probable each token is")
+    top_logprobs: int | None = _admitting(
+        f"an integer from 0 to {MAX_LOGPROBS}, with logprobs",
+        about="As many most probable tokens at each place",
+        ge=0,
+        le=MAX_LOGPROBS,
     )
 
 

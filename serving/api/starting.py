@@ -39,6 +39,8 @@ class NewRequest:
     params_for: Callable[[int], SamplingParams]
     stop: tuple[str, ...]
     arrived_at: float
+    priority: int = 0
+    cache_salt: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +121,8 @@ def _generation_of(request: NewRequest, index: int, *, prompt_ids: list[int]) ->
         params=(request.params_for(len(prompt_ids)),) * request.num_choices,
         stop=request.stop,
         arrived_at=request.arrived_at,
+        priority=request.priority,
+        cache_salt=request.cache_salt,
     )
 
 

@@ -58,7 +58,7 @@ async def _events(
         for opening in shape.openings(num_choices):
             yield _event(opening)
         async for delta in stream:
-            if delta.text or delta.finish_reason is not None:
+            if delta.text or delta.finish_reason is not None or delta.prompt is not None:
                 yield _event(shape.chunk(delta))
         if include_usage:
             yield _event(shape.usage_chunk(stream.usage))

@@ -27,6 +27,10 @@ FOOTPLATE_MODEL = (
 """Folder of the model that is served; its name is the model's name in the API."""
 FOOTPLATE_DEVICE = _env.choice("FOOTPLATE_DEVICE", "cpu", ("cpu", "cuda"))
 FOOTPLATE_DTYPE = _env.choice("FOOTPLATE_DTYPE", "bfloat16", ("bfloat16", "float32"))
+FOOTPLATE_BACKEND = _env.choice("FOOTPLATE_BACKEND", "auto", ("auto", "torch", "cpu"))
+"""What computes the model on a CPU: `cpu` the C++ kernels, `torch` PyTorch alone, `auto` the first that can be had."""
+FOOTPLATE_WEIGHTS = _env.choice("FOOTPLATE_WEIGHTS", "bfloat16", ("bfloat16", "int8", "int4", "w8a8"))
+"""How the engine keeps the weights: fewer bits are read faster, and are less exact."""
 FOOTPLATE_KV_CACHE_MB = _env.integer("FOOTPLATE_KV_CACHE_MB", 1024, low=1, high=10_000_000)
 """Memory of the KV cache, MiB: bounds what all sequences together may hold."""
 FOOTPLATE_THREADS = _env.integer("FOOTPLATE_THREADS", 0, low=0, high=1024)

@@ -33,7 +33,10 @@ class SequenceKey(msgspec.Struct, frozen=True, array_like=True):
 class Submit(msgspec.Struct, frozen=True, tag="submit", kw_only=True, omit_defaults=True):
     """Run one sequence. `generated_ids` are tokens that an earlier attempt delivered: they are context, and count
     towards `max_tokens`; the next token has position `len(generated_ids)`. `waited_seconds` is the time already spent
-    waiting before this attempt, taken on the owner's clock."""
+    waiting before this attempt, taken on the owner's clock.
+
+    `priority` orders requests where the pool's order is `priority`: the lower, the more urgent. `weight` is the
+    tenant's share where it is `fair`. KV blocks are reused only among requests of one tenant and one `cache_salt`."""
 
     key: SequenceKey
     attempt: int
@@ -43,6 +46,9 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", kw_only=True, omit_defau
     params: SamplingParams
     generated_ids: list[int] = []
     waited_seconds: float = 0.0
+    priority: int = 0
+    weight: float = 1.0
+    cache_salt: str = ""
     schema_version: int = SCHEMA_VERSION
 
 
@@ -96,15 +102,27 @@ class Scheduled(msgspec.Struct, frozen=True, tag="s", array_like=True):
     age_seconds: float
 
 
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """How probable a token was, as the natural logarithm of its probability before any filter, and which tokens were
+    the most probable at its place, the most probable first. Nothing here is infinite or no number."""
+
+    logprob: float
+    top_ids: list[int]
+    top_logprobs: list[float]
+
+
 class Tokens(msgspec.Struct, frozen=True, tag="t", array_like=True):
     """Tokens of one step; `start_index` is the position of the first among the sequence's generated tokens.
-    `timings` come with the first of an attempt."""
+    `timings` come with the first of an attempt. Where they were asked for, `logprobs` has an entry a token, and
+    `prompt_logprobs`, which come with the sequence's very first token, one for each prompt token but the first."""
 
     key: SequenceKey
     attempt: int
     start_index: int
     token_ids: list[int]
     timings: EngineTimings | None = None
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
 
 
 class Finished(msgspec.Struct, frozen=True, tag="f", array_like=True):
@@ -155,7 +173,8 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     `accelerator_ratio` (utilisation, 0 to 1) and `accelerator_memory_bytes` (in use on the device) are the device's
     own account; None where there is no accelerator or it does not tell, and then `busy_ratio` (the share of the last
-    seconds spent in steps) and `rss_bytes` (the process's resident memory) say what can be said.
+    seconds spent in steps) and `rss_bytes` (the process's resident memory) say what can be said. Of the
+    `prefix_query_tokens_total` context tokens of sequences that started, `prefix_hit_tokens_total` were found cached.
     """
 
     engine_id: EngineId
@@ -186,6 +205,8 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     uptime_seconds: float
     accelerator_ratio: float | None = None
     accelerator_memory_bytes: int | None = None
+    prefix_query_tokens_total: int = 0
+    prefix_hit_tokens_total: int = 0
     schema_version: int = SCHEMA_VERSION
 
 

@@ -9,6 +9,8 @@ import msgspec
 from serving.contracts.errors import InvalidValue
 
 MAX_SEED = 2**63 - 1
+MAX_LOGPROBS = 20
+MAX_LOGIT_BIASES = 1024
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -16,6 +18,10 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `temperature` 0 is greedy; `top_p` 1, `top_k` 0 and `min_p` 0 are off. `seed` is always set: every draw is a
     function of (seed, choice, position), so that preemption, batch company and failover change none.
+
+    Presence and frequency penalties count generated tokens only, `repetition_penalty` (1 is off) prompt and generated
+    ones. `logit_bias` holds pairs of token id and what is added to its logit. `num_logprobs` and `num_prompt_logprobs`
+    ask for the logarithms of probabilities, of the tokens themselves and of that many most probable ones (0 to 20).
     """
 
     max_tokens: int
@@ -27,6 +33,12 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     min_tokens: int = 0
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    num_logprobs: int | None = None
+    num_prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
         _check_float("temperature", self.temperature, 0.0, 2.0)
@@ -38,6 +50,17 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
         _check_int("seed", self.seed, 0, MAX_SEED)
         for token_id in self.stop_token_ids:
             _check_int("stop_token_ids", token_id, 0, 2**31 - 1)
+        _check_float("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _check_float("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _check_float("repetition_penalty", self.repetition_penalty, 0.01, 10.0)
+        if len(self.logit_bias) > MAX_LOGIT_BIASES:
+            raise InvalidValue("logit_bias", f"{len(self.logit_bias)} entries", f"at most {MAX_LOGIT_BIASES} entries")
+        for token_id, bias in self.logit_bias:
+            _check_int("logit_bias", token_id, 0, 2**31 - 1)
+            _check_float("logit_bias", bias, -100.0, 100.0)
+        for name in ("num_logprobs", "num_prompt_logprobs"):
+            if (value := getattr(self, name)) is not None:
+                _check_int(name, value, 0, MAX_LOGPROBS)
 
     @property
     def greedy(self) -> bool:

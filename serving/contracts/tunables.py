@@ -66,6 +66,34 @@ class Tunables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             high=1,
         ),
     ] = 0.5
+    long_prompt_tokens: Annotated[
+        int,
+        _tunable(
+            about="A prompt of which more than this is still to be computed is long: it waits in a queue of its own",
+            unit="tokens",
+            effect="next step",
+            low=1,
+            high=10_000_000,
+        ),
+    ] = 1024
+    max_long_prefills: Annotated[
+        int,
+        _tunable(
+            about="Long prompts that may be in prefill at once; short ones overtake those that wait",
+            unit="sequences",
+            effect="next step",
+            low=1,
+            high=1024,
+        ),
+    ] = 1
+    order: Annotated[
+        Literal["fcfs", "priority", "fair"],
+        _tunable(
+            about="fcfs: by arrival; priority: urgent ones first, waiting counts; fair: the tenant served least first",
+            unit="",
+            effect="next step",
+        ),
+    ] = "fcfs"
     max_queue_requests: Annotated[
         int,
         _tunable(
@@ -112,6 +140,14 @@ class Tunables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             high=0.5,
         ),
     ] = 0.02
+    prefix_caching: Annotated[
+        Literal["on", "off"],
+        _tunable(
+            about="Keep the KV blocks of ended sequences: a prompt that begins alike is not computed again",
+            unit="",
+            effect="next step",
+        ),
+    ] = "on"
 
     def changed(self, changes: Mapping[str, Any]) -> Tunables:
         """A copy with `changes` applied.

@@ -182,6 +182,8 @@ class Engine:
             generated_tokens_total=counters.generated_tokens,
             preemptions_total=counters.preemptions,
             padded_tokens_total=counters.padded_tokens,
+            prefix_query_tokens_total=scheduler.num_prefix_query_tokens,
+            prefix_hit_tokens_total=scheduler.num_prefix_hit_tokens,
             busy_ratio=self._steps.busy_ratio(self._clock()),
             last_step_ms=self._steps.last_step_seconds * 1000,
         )

@@ -4,52 +4,51 @@ from __future__ import annotations
 
 from serving.contracts.messages import SequenceKey
 from serving.contracts.tunables import Tunables
+from serving.engine.joining import Joining, is_window_over
+from serving.engine.long_lane import is_long_prefill, least_share
+from serving.engine.order import Order
 from serving.engine.padding import StaticBatch
 from serving.engine.plan import PlannedChunk, StepPlan
 from serving.engine.roster import Roster
-from serving.engine.sequence import Rank, Sequence, SequenceStatus
-from serving.engine.step_admission import KvLimits, is_company_complete, num_blocks_of, window_ends_at
-from serving.engine.token_budget import choose_decodes, prefill_budget
+from serving.engine.sequence import Sequence, SequenceStatus
+from serving.engine.step_admission import KvLimits
+from serving.engine.token_budget import prefill_budget
+
+_PREEMPTIONS_BEFORE_PROTECTION = 2
 
 Portion = tuple[Sequence, int]
 """A sequence and how many of its tokens the step computes."""
 
 
 class StepPlanner:
-    """Owns what planning remembers between steps (KV line, static batch, turns); used by the engine's thread only.
+    """Owns what planning remembers between steps (KV line, static batch, protection); used by the engine's thread only.
 
     Moves sequences of the roster between waiting, running and preempted; touches neither their tokens nor what owners
     are told. Continuous batching: Yu et al. 2022, "Orca", section 3; chunked prefill mixed with decodes: Agrawal et al.
     2024, "Sarathi-Serve", section 4; preemption by recompute: Kwon et al. 2023 (PagedAttention), section 4.5.
     """
 
-    def __init__(self, roster: Roster, tunables: Tunables) -> None:
+    def __init__(self, roster: Roster, tunables: Tunables, order: Order) -> None:
         self.preempted_keys: tuple[SequenceKey, ...] = ()
         """Who was preempted by the last `plan_step`."""
         self._roster = roster
         self._tunables = tunables
+        self._order = order
         self._kv = KvLimits(roster.pool.num_blocks, tunables)
         self._static_batch = StaticBatch()
-        self._last_decoded: Rank = ()
+        self._num_protected = 0
 
-    def retune(self, tunables: Tunables) -> None:
-        """Use other tunables from the next step on."""
+    def retune(self, tunables: Tunables, order: Order) -> None:
+        """Use other tunables, and the order that they name, from the next step on."""
         self._tunables = tunables
+        self._order = order
         self._kv.retune(tunables)
         if tunables.mode == "continuous":
             self._static_batch.dissolve()
 
     def is_window_over(self, oldest: Sequence, now: float) -> bool:
         """Whether the unstarted need not wait for company any longer, `oldest` being the one that waits longest."""
-        if now >= window_ends_at(oldest, self._tunables):
-            return True
-        return is_company_complete(
-            self._roster.waiting,
-            self._tunables,
-            num_running=len(self._roster.running),
-            room_blocks=self._kv.room(num_used=self._roster.pool.num_used, alone=False),
-            block_size=self._roster.block_size,
-        )
+        return is_window_over(self._roster, self._tunables, self._kv, oldest=oldest, now=now)
 
     def plan_step(self, step: int, now: float) -> tuple[StepPlan, list[Sequence]] | None:
         """The plan of step number `step` and its chunks' sequences, in one order; None where nothing can run."""
@@ -57,118 +56,135 @@ class StepPlanner:
         decoding: list[Sequence] = []
         prefilling: list[Sequence] = []
         for sequence in self._roster.running:
-            (prefilling if sequence.is_prefilling else decoding).append(sequence)
+            # As `is_prefilling` has it; asked of everyone in every step.
+            (prefilling if sequence.num_computed_tokens < sequence.prefill_end else decoding).append(sequence)
         budget = prefill_budget(self._tunables, num_decode_tokens=_count_uncomputed(decoding))
-        padded = self._join(prefilling, budget=budget, now=now)
+        padded = self._join(prefilling, step=step, budget=budget, now=now)
         if not decoding and not prefilling:
             return None
-        prefills = self._share_out(prefilling, budget, most=self._tunables.max_prefill_chunk)
+        prefills = self._share_prefill(prefilling, step=step, budget=budget)
         num_prefill_tokens = sum([count for _, count in prefills])
-        budget = self._tunables.max_batch_tokens - num_prefill_tokens
-        chosen = choose_decodes(decoding, budget=budget, after=self._last_decoded)
-        decodes = self._share_out(chosen, budget, most=budget)
+        decodes = self._share_decode(decoding, self._tunables.max_batch_tokens - num_prefill_tokens)
         if decodes:
-            self._last_decoded = decodes[-1][0].rank
             padded += self._static_batch.num_idle_slots(num_running=len(self._roster.running))
-        portions = decodes + prefills
+        chunks = [_chunk(sequence, count, is_prefill=False) for sequence, count in decodes]
+        chunks += [_chunk(sequence, count, is_prefill=True) for sequence, count in prefills]
         plan = StepPlan(
             step=step,
-            chunks=tuple([_chunk(sequence, count) for sequence, count in portions]),
+            chunks=tuple(chunks),
             num_prefill_tokens=num_prefill_tokens,
             num_decode_tokens=sum([count for _, count in decodes]),
             num_padded_tokens=padded,
         )
-        return plan, [sequence for sequence, _ in portions]
+        return plan, [sequence for sequence, _ in decodes + prefills]
 
     def _make_room_for_decodes(self) -> None:
         """Give each decoding sequence the block that its next token needs, the most deserving first.
 
         Where none may be taken, the least deserving of all that run is preempted, be it the one that asks. So the most
         deserving always goes on; and what a preempted one needs to come back is more than its leaving left free, so it
-        does not come back before another ends.
+        does not come back before another ends. Where the order moves meanwhile, those who would take turns in giving
+        way are protected after the second time: they go before all others, and among themselves in a fixed order, so
+        that whoever is protected first runs to its end.
         """
-        roster = self._roster
-        block_size = roster.block_size
+        self.preempted_keys = ()
+        roster, block_size = self._roster, self._roster.block_size
         self._kv.settle(num_used=roster.pool.num_used)
+        growing = [s for s in roster.running if len(s.token_ids) > len(s.block_table) * block_size]
+        if not growing:
+            return
+        if self._may_grow(sum([roster.num_blocks_missing(sequence) for sequence in growing])):
+            for sequence in growing:
+                roster.grow(sequence, roster.num_blocks_missing(sequence))
+            return
         preempted = []
-        for sequence in tuple(roster.running):
+        by_merit = self._order.by_merit(roster.running)
+        least_deserving = list(by_merit)
+        for sequence in by_merit:
             if sequence.status is not SequenceStatus.RUNNING:
                 break  # It gave way to one before it, and so did everyone after it.
-            if len(sequence.token_ids) <= len(sequence.block_table) * block_size:
-                continue
-            missing = roster.num_blocks_missing(sequence)
-            while sequence.status is SequenceStatus.RUNNING and not self._may_grow(missing):
-                preempted.append(roster.running[-1].key)
-                roster.preempt(roster.running[-1])
+            missing = max(0, roster.num_blocks_missing(sequence))
+            while missing and sequence.status is SequenceStatus.RUNNING and not self._may_grow(missing):
+                preempted.append(least_deserving[-1].key)
+                self._preempt(least_deserving.pop())
             if sequence.status is SequenceStatus.RUNNING:
                 roster.grow(sequence, missing)
         self.preempted_keys = tuple(preempted)
+
+    def _preempt(self, sequence: Sequence) -> None:
+        if sequence.num_preemptions + 1 >= _PREEMPTIONS_BEFORE_PROTECTION and not sequence.protection:
+            self._num_protected += 1
+            sequence.protection = self._num_protected
+            sequence.rank = self._order.rank(sequence)
+        self._roster.preempt(sequence)
 
     def _may_grow(self, count: int) -> bool:
         roster = self._roster
         return self._kv.may_grow(count, num_used=roster.pool.num_used, alone=len(roster.running) == 1)
 
-    def _join(self, prefilling: list[Sequence], *, budget: int, now: float) -> int:
-        """Start waiting sequences and add them to `prefilling`; the padding that a static batch formed so would have.
-
-        In order, without overtaking. A static batch forms whole, whatever part of
-        its prompts the budget lets the first step compute.
-        """
-        roster, static = self._roster, self._tunables.mode == "static"
-        oldest = roster.waiting.oldest_unstarted
-        forming = not roster.running
-        # A static batch that runs takes back those that it had to preempt, and nobody else.
-        takes_new = oldest is not None and (forming or not static) and self.is_window_over(oldest, now)
-        budget -= sum([self._prefill_need(sequence) for sequence in prefilling])
-        joined: list[Sequence] = []
-        while (static or budget > 0) and (sequence := roster.waiting.first) is not None:
-            if not takes_new and sequence.status is not SequenceStatus.PREEMPTED:
-                break
-            if not self._has_place_for(sequence):
-                break
-            roster.start(sequence)
-            sequence.first_scheduled_at = now if sequence.first_scheduled_at is None else sequence.first_scheduled_at
-            budget -= self._prefill_need(sequence)
-            joined.append(sequence)
+    def _join(self, prefilling: list[Sequence], *, step: int, budget: int, now: float) -> int:
+        """Start waiting sequences and add them to `prefilling`; the padding of a static batch that forms so."""
+        forms_batch = self._tunables.mode == "static" and not self._roster.running
+        joining = Joining(
+            self._roster, self._tunables, self._kv, self._order, budget=budget, least_long=least_share(budget, step)
+        )
+        joined = joining.join(prefilling, now)
         prefilling.extend(joined)
-        return self._static_batch.form(joined) if static and forming else 0
+        return self._static_batch.form(joined) if forms_batch else 0
 
-    def _has_place_for(self, sequence: Sequence) -> bool:
-        roster = self._roster
-        if len(roster.running) >= self._tunables.max_running:
-            return False
-        room = self._kv.room(num_used=roster.pool.num_used, alone=not roster.running)
-        return num_blocks_of(sequence.num_tokens, roster.block_size) <= room
+    def _share_prefill(self, prefilling: list[Sequence], *, step: int, budget: int) -> list[Portion]:
+        """The prefill budget's portions: those whose stream had begun first, then by merit; and of them the short ones
+        before the long, but for the long ones' least share.
+        """
+        if not prefilling:
+            return []
+        most, long_tokens = self._tunables.max_prefill_chunk, self._tunables.long_prompt_tokens
+        by_merit = sorted(self._order.by_merit(prefilling), key=_never_gave_way)
+        short = [sequence for sequence in by_merit if not is_long_prefill(sequence, long_tokens)]
+        long = [sequence for sequence in by_merit if is_long_prefill(sequence, long_tokens)]
+        wanted = sum([min(sequence.prefill_end - sequence.num_computed_tokens, most) for sequence in long])
+        portions = _share_out(short, budget - min(least_share(budget, step), wanted), most=most)
+        budget -= sum([count for _, count in portions])
+        return portions + _share_out(long, budget, most=most)
 
-    def _prefill_need(self, sequence: Sequence) -> int:
-        return min(sequence.prefill_end - sequence.num_computed_tokens, self._tunables.max_prefill_chunk)
+    def _share_decode(self, decoding: list[Sequence], budget: int) -> list[Portion]:
+        if len(decoding) > budget:
+            decoding = self._order.choose_decodes(decoding, budget)
+        return _share_out(decoding, budget, most=budget)
 
-    def _share_out(self, sequences: list[Sequence], budget: int, *, most: int) -> list[Portion]:
-        """Give each in turn what it lacks, up to `most`, while the budget lasts."""
-        portions = []
-        for sequence in sequences:
-            count = min(len(sequence.token_ids) - sequence.num_computed_tokens, most, budget)
-            if count <= 0:
-                break
-            portions.append((sequence, count))
-            budget -= count
-        return portions
+
+def _share_out(sequences: list[Sequence], budget: int, *, most: int) -> list[Portion]:
+    """Give each in turn what it lacks, up to `most`, while the budget lasts."""
+    portions = []
+    for sequence in sequences:
+        count = min(len(sequence.token_ids) - sequence.num_computed_tokens, most, budget)
+        if count <= 0:
+            break
+        portions.append((sequence, count))
+        budget -= count
+    return portions
+
+
+def _never_gave_way(sequence: Sequence) -> bool:
+    return sequence.num_preemptions == 0
 
 
 def _count_uncomputed(sequences: list[Sequence]) -> int:
     return sum([len(sequence.token_ids) - sequence.num_computed_tokens for sequence in sequences])
 
 
-def _chunk(sequence: Sequence, count: int) -> PlannedChunk:
-    start = sequence.num_computed_tokens
-    end = start + count
+def _chunk(sequence: Sequence, count: int, *, is_prefill: bool) -> PlannedChunk:
+    token_ids, start, num_prompt_tokens = sequence.token_ids, sequence.num_computed_tokens, sequence.num_prompt_tokens
+    end, length = start + count, len(token_ids)
     return PlannedChunk(
         sequence.key,
-        sequence.token_ids[start:end],
+        token_ids[start:end],
         start,
         sequence.block_table,
-        end == len(sequence.token_ids),
-        len(sequence.token_ids) - sequence.num_prompt_tokens,
+        end == length,
+        length - num_prompt_tokens,
         sequence.params,
-        sequence.is_prefilling,
+        is_prefill,
+        token_ids,
+        num_prompt_tokens,
     )

@@ -12,7 +12,9 @@ _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
 
 
-def uniforms(seeds: Sequence[int], choices: Sequence[int], positions: Sequence[int]) -> npt.NDArray[np.float64]:
+def uniforms(
+    seeds: Sequence[int] | npt.NDArray[np.uint64], choices: Sequence[int], positions: Sequence[int]
+) -> npt.NDArray[np.float64]:
     """One number of [0, 1) for each (seed, choice, position); all three of one length, each value below 2**64.
 
     The three are hashed one after another with the output function of SplitMix64 (Steele, Lea and Flood 2014, "Fast

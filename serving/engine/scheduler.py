@@ -16,11 +16,12 @@ from serving.contracts.messages import (
     Scheduled,
     SequenceKey,
     Submit,
+    TokenLogprobs,
     Tokens,
 )
 from serving.contracts.tunables import Tunables
-from serving.engine.order import FirstComeFirstServed, Order
-from serving.engine.plan import StepPlan, StepResult
+from serving.engine.order import Order, order_of
+from serving.engine.plan import PlannedChunk, StepPlan, StepResult
 from serving.engine.planner import StepPlanner
 from serving.engine.recent import RecentMap
 from serving.engine.roster import Roster
@@ -54,9 +55,15 @@ class Scheduler:
         self.draining = False
         self._eos_token_ids = eos_token_ids
         self._tunables = tunables
-        self._order: Order = FirstComeFirstServed()
-        self._roster = Roster(num_blocks=num_blocks, block_size=block_size)
-        self._planner = StepPlanner(self._roster, tunables)
+        self._order: Order = order_of(tunables.order)
+        self._roster = Roster(
+            num_blocks=num_blocks,
+            block_size=block_size,
+            order=self._order,
+            long_tokens=tunables.long_prompt_tokens,
+        )
+        self._roster.use_prefix_caching(is_on=tunables.prefix_caching == "on")
+        self._planner = StepPlanner(self._roster, tunables, self._order)
         self._num_added = 0
         self._aborted_attempts: RecentMap[SequenceKey, int] = RecentMap(_MAX_REMEMBERED)
         self._ended_attempts: RecentMap[SequenceKey, int] = RecentMap(_MAX_REMEMBERED)
@@ -106,6 +113,16 @@ class Scheduler:
         return self._roster.pool.num_free
 
     @property
+    def num_prefix_query_tokens(self) -> int:
+        """Context tokens of the sequences that started while prefix caching was on, since the engine's start."""
+        return self._roster.num_prefix_query_tokens
+
+    @property
+    def num_prefix_hit_tokens(self) -> int:
+        """Those of them that were computed already."""
+        return self._roster.num_prefix_hit_tokens
+
+    @property
     def preempted_keys(self) -> tuple[SequenceKey, ...]:
         """Who was preempted by the last `schedule`."""
         return self._planner.preempted_keys
@@ -124,12 +141,15 @@ class Scheduler:
         """When `schedule` next has something to do: `now` or earlier means at once, None not before something comes."""
         if self._roster.running:
             return now
-        first, oldest = self._roster.waiting.first, self._roster.waiting.oldest_unstarted
-        if first is None:
+        waiting = self._roster.waiting
+        if not waiting:
             return None
-        if oldest is None or first.status is SequenceStatus.PREEMPTED or self._planner.is_window_over(oldest, now):
+        # Alone in the pool, whoever is first fits.
+        oldest, refusable = waiting.oldest_unstarted, waiting.oldest_refusable
+        if oldest is None or waiting.num_preempted or self._planner.is_window_over(oldest, now):
             return now
-        return min(window_ends_at(oldest, self._tunables), wait_ends_at(oldest, self._tunables))
+        window_end = window_ends_at(oldest, self._tunables)
+        return window_end if refusable is None else min(window_end, wait_ends_at(refusable, self._tunables))
 
     def check_invariants(self) -> None:
         """Raise AssertionError where the books contradict each other. For tests."""
@@ -188,8 +208,13 @@ class Scheduler:
 
     def retune(self, tunables: Tunables) -> None:
         """Use other tunables from the next `schedule` on."""
-        self._tunables = tunables
-        self._planner.retune(tunables)
+        before, self._tunables = self._tunables, tunables
+        if tunables.order != before.order:
+            self._order = order_of(tunables.order)
+        if (tunables.order, tunables.long_prompt_tokens) != (before.order, before.long_prompt_tokens):
+            self._roster.rank_anew(self._order, long_tokens=tunables.long_prompt_tokens)
+        self._planner.retune(tunables, self._order)
+        self._roster.use_prefix_caching(is_on=tunables.prefix_caching == "on")
 
     def drain(self) -> None:
         """Accept nothing new and hand back what never started; what has run goes on to its end."""
@@ -232,12 +257,20 @@ class Scheduler:
         for index, sequence in enumerate(self._land(plan)):
             if sequence.status is not SequenceStatus.RUNNING:
                 continue
-            self._tell_start(sequence, now)
-            self.counters.prompt_tokens += sequence.advance(plan.chunks[index].end)
+            chunk = plan.chunks[index]
+            if chunk.is_prefill:
+                self._take_prefill(sequence, chunk, now)
+            else:
+                sequence.num_computed_tokens = chunk.end
             if index in result.errors:
                 self._finish(sequence, "error", now, message=result.errors[index])
-            elif plan.chunks[index].samples:
-                self._take_tokens(sequence, result.token_ids[index], now)
+                continue
+            if sequence.num_computed_tokens >= sequence.next_block_end:
+                self._roster.note_full_blocks(sequence)
+            if index in result.prompt_logprobs:
+                sequence.note_prompt_logprobs(result.prompt_logprobs[index], start=chunk.start)
+            if chunk.samples:
+                self._take_tokens(sequence, result.token_ids[index], now, logprobs=result.logprobs.get(index))
         return self.take_events()
 
     def fail(self, plan: StepPlan, message: str, now: float) -> list[tuple[OwnerId, Event]]:
@@ -250,7 +283,7 @@ class Scheduler:
     # --- results and endings ---------------------------------------------------------------------------------------
 
     def _refuse_overdue(self, now: float) -> None:
-        while (oldest := self._roster.waiting.oldest_unstarted) is not None:
+        while (oldest := self._roster.waiting.oldest_refusable) is not None:
             if now < wait_ends_at(oldest, self._tunables):
                 return
             limit = f"{self._tunables.max_queue_wait_ms:g} ms"
@@ -263,12 +296,20 @@ class Scheduler:
         self._in_flight = None
         return sequences
 
-    def _tell_start(self, sequence: Sequence, now: float) -> None:
+    def _take_prefill(self, sequence: Sequence, chunk: PlannedChunk, now: float) -> None:
         if not sequence.is_start_told and sequence.first_scheduled_at is not None:
             sequence.is_start_told = True
             self._tell(sequence, Scheduled(sequence.key, sequence.attempt, now - sequence.first_scheduled_at))
+        # What was found cached, or is computed again since it had to give way, is nobody's debt.
+        first_new = max(chunk.start, sequence.num_counted_prompt_tokens)
+        self.counters.prompt_tokens += sequence.advance(chunk.end)
+        num_new = sequence.num_counted_prompt_tokens - first_new
+        if num_new > 0 and self._order.weighs_service:
+            self._order.charge(sequence, num_prompt_tokens=num_new, num_generated=0)
 
-    def _take_tokens(self, sequence: Sequence, token_ids: Seq[int], now: float) -> None:
+    def _take_tokens(
+        self, sequence: Sequence, token_ids: Seq[int], now: float, *, logprobs: list[TokenLogprobs] | None
+    ) -> None:
         start_index = sequence.num_generated
         timings = None
         if sequence.first_token_at is None:
@@ -281,8 +322,13 @@ class Scheduler:
             reason = sequence.append(token_id)
             if reason is not None:
                 break
+        if logprobs is not None:
+            logprobs = logprobs[: len(taken)]
         self.counters.generated_tokens += len(taken)
-        self._tell(sequence, Tokens(sequence.key, sequence.attempt, start_index, taken, timings))
+        if self._order.weighs_service:
+            self._order.charge(sequence, num_prompt_tokens=0, num_generated=len(taken))
+        of_prompt = sequence.take_prompt_logprobs()
+        self._tell(sequence, Tokens(sequence.key, sequence.attempt, start_index, taken, timings, logprobs, of_prompt))
         if reason is not None:
             self._finish(sequence, reason, now)
 

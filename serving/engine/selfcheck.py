@@ -17,7 +17,7 @@ from serving.engine.kv_cache import KVCache, block_bytes
 from serving.engine.model_runner import ModelRunner, usable_device
 from serving.engine.models.config import ModelConfig, read_config
 from serving.engine.plan import PlannedChunk, StepPlan
-from serving.engine.sampler import SampledRow, Sampler
+from serving.engine.sampling.sampler import Sampler
 
 _CONTEXTS = (1, 15, 16, 17, 255, 256, 257, 700)
 """Lengths about the edges of blocks and of attention's tiles."""
@@ -124,6 +124,8 @@ def _greedy_tokens(config: ModelConfig, folder: Path, device: str, attention: st
                 sample_index=step,
                 params=params,
                 is_prefill=step == 0,
+                context=context,
+                num_prompt_tokens=len(prompts[index]),
             )
             for index, context in enumerate(contexts)
         )
@@ -149,7 +151,21 @@ def _check_sampling(config: ModelConfig, device: str) -> Check:
         lambda seed: SamplingParams(max_tokens=1, seed=seed, top_k=40, min_p=0.02),
         lambda seed: SamplingParams(max_tokens=1, seed=seed, temperature=0.0),
     )
-    rows = [SampledRow(settings[index % len(settings)](index), 0, index) for index in range(len(logits))]
+    rows = [
+        PlannedChunk(
+            key=SequenceKey(RequestId(f"check-{index}"), 0),
+            token_ids=[0],
+            start=0,
+            block_table=[],
+            samples=True,
+            sample_index=index,
+            params=settings[index % len(settings)](index),
+            is_prefill=False,
+            context=[0],
+            num_prompt_tokens=1,
+        )
+        for index in range(len(logits))
+    ]
     sampler = Sampler(config.eos_token_ids)
     expected = sampler.sample(logits.clone(), rows)
     found = sampler.sample(logits.to(device), rows)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import sys
 
 from serving.contracts.ids import OwnerId
-from serving.contracts.messages import EngineTimings, FinishReason, SequenceKey, Submit
+from serving.contracts.messages import EngineTimings, FinishReason, SequenceKey, Submit, TokenLogprobs
 from serving.contracts.sampling import SamplingParams
+from serving.engine.prefix_cache import Chain, Namespace
 
 Rank = tuple[float, ...]
 """A sequence's place among others; the smaller, the more deserving. No two sequences share one."""
+NEVER = sys.maxsize
+"""A position that no context reaches."""
 
 
 class SequenceStatus(enum.Enum):
@@ -42,18 +46,34 @@ class Sequence:
     ending_ids: frozenset[int]
     serial: int
     arrival: float
+    chain: Chain
+    family: int = 0
+    """Live choices of one request that have one prompt have one family, and no others do."""
+    priority: int = 0
+    weight: float = 1.0
     rank: Rank = ()
+    protection: int = 0
+    """Above 0 for one that gave way so often that it goes before all others; of such, the smaller before the larger."""
+    is_long: bool = False
+    """Whether it waits in the long lane."""
     status: SequenceStatus = SequenceStatus.WAITING
     block_table: list[int] = dataclasses.field(default_factory=list)
+    next_block_end: int = NEVER
+    """Where the next block ends that could be found by others once it is computed."""
     num_computed_tokens: int = 0
+    prefill_start: int = 0
     prefill_end: int = 0
     num_preemptions: int = 0
     num_counted_prompt_tokens: int = 0
-    """Prompt positions that were computed at least once."""
+    """Prompt positions that were computed, or found cached, at least once."""
+    num_cached_tokens: int = 0
+    """Prompt positions that were found computed when it first started."""
     first_scheduled_at: float | None = None
     is_start_told: bool = False
     """Whether its owner has heard that it was scheduled."""
     first_token_at: float | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
+    """Of the prompt's tokens from the second on: what was asked for, as far as it is computed and not yet told."""
 
     @classmethod
     def of(cls, submit: Submit, *, eos_token_ids: frozenset[int], serial: int, now: float) -> Sequence:
@@ -72,6 +92,9 @@ class Sequence:
             ending_ids=ending_ids,
             serial=serial,
             arrival=now - max(0.0, submit.waited_seconds),
+            priority=submit.priority,
+            weight=submit.weight,
+            chain=Chain(Namespace(submit.tenant, submit.cache_salt)),
         )
 
     @property
@@ -116,13 +139,30 @@ class Sequence:
         return "length" if num_generated >= self.params.max_tokens else None
 
     def advance(self, end: int) -> int:
-        """Note that every position before `end` is computed; how many prompt positions are so for the first time."""
+        """Note that every position before `end` is computed; how many prompt positions are so for the first time.
+
+        Those that were found cached count with the first that is computed after them.
+        """
         self.num_computed_tokens = end
         num_new = min(end, self.num_prompt_tokens) - self.num_counted_prompt_tokens
         if num_new <= 0:
             return 0
         self.num_counted_prompt_tokens += num_new
         return num_new
+
+    def note_prompt_logprobs(self, entries: list[TokenLogprobs], *, start: int) -> None:
+        """Keep what is new of `entries`, the first of which belongs to the token at position `start + 1`. After a
+        preemption the prompt is computed, and told of, again."""
+        known = self.prompt_logprobs or []
+        assert start <= len(known), "a part of the prompt was never computed"
+        self.prompt_logprobs = known + entries[len(known) - start :]
+
+    def take_prompt_logprobs(self) -> list[TokenLogprobs] | None:
+        """What was kept of the prompt, to be told once."""
+        if self.prompt_logprobs is None:
+            return None
+        taken, self.prompt_logprobs = self.prompt_logprobs, None
+        return taken
 
     def timings(self, now: float) -> EngineTimings:
         """The three phases up to `now`, which follow each other and add up to the sequence's age.
@@ -137,4 +177,5 @@ class Sequence:
             prefill_seconds=max(0.0, sampled - scheduled),
             decode_seconds=max(0.0, now - sampled),
             num_preemptions=self.num_preemptions,
+            num_cached_tokens=self.num_cached_tokens,
         )

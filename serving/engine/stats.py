@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from typing import Literal, NamedTuple
+from typing import Literal
+
+import msgspec
 
 from serving.contracts.messages import EngineState, SequenceKey
 
 MemberKind = Literal["prefill", "decode", "preempted"]
 
 
-class StepMember(NamedTuple):
+class StepMember(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One sequence's part in a step: tokens computed, or none where it was preempted."""
 
     key: SequenceKey
@@ -50,7 +52,8 @@ class StepRecord:
 class Counters:
     """Owns the scheduler's running totals since the engine's start; written on the engine's thread only.
 
-    `prompt_tokens` counts a prompt's tokens when they are first computed, not again after a preemption.
+    `prompt_tokens` counts a prompt's tokens once: when they are first computed or, found cached, together with the
+    first that is computed after them. A recomputation after a preemption counts no more.
     """
 
     steps: int = 0
@@ -80,6 +83,8 @@ class EngineCounts:
     generated_tokens_total: int
     preemptions_total: int
     padded_tokens_total: int
+    prefix_query_tokens_total: int
+    prefix_hit_tokens_total: int
     busy_ratio: float
     last_step_ms: float
 

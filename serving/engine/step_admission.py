@@ -9,6 +9,8 @@ from serving.contracts.messages import RefusalCode, Submit
 from serving.contracts.tunables import Tunables
 from serving.engine.sequence import Sequence
 
+MAX_PRIORITY = 100
+"""The least urgent priority; its negative is the most urgent."""
 _ROUNDING = 1e-9
 """A ratio times a count may miss a whole number by the error of floating point."""
 
@@ -18,6 +20,10 @@ def refusal_of(submit: Submit, *, max_context_tokens: int) -> tuple[RefusalCode,
     num_prompt = len(submit.prompt_ids)
     if num_prompt == 0:
         return "invalid_value", "the prompt must have at least one token"
+    if abs(submit.priority) > MAX_PRIORITY:
+        return "invalid_value", f"priority must be from {-MAX_PRIORITY} to {MAX_PRIORITY}, not {submit.priority}"
+    if not (math.isfinite(submit.weight) and submit.weight > 0):
+        return "invalid_value", f"weight must be a positive number, not {submit.weight}"
     requested = num_prompt + submit.params.max_tokens
     if requested > max_context_tokens:
         return (
@@ -71,14 +77,12 @@ def window_ends_at(oldest: Sequence, tunables: Tunables) -> float:
     return oldest.arrival + tunables.batch_window_ms / 1000
 
 
-def wait_ends_at(oldest: Sequence, tunables: Tunables) -> float:
-    """When an unstarted sequence has waited too long, in seconds of the scheduler's clock.
+def wait_ends_at(unstarted: Sequence, tunables: Tunables) -> float:
+    """When a sequence that nobody began has waited too long, in seconds of the scheduler's clock.
 
-    One that an earlier attempt began is never refused: its stream is under way.
+    One that an earlier attempt began has no such moment: its stream is under way.
     """
-    if oldest.num_generated:
-        return math.inf
-    return oldest.arrival + tunables.max_queue_wait_ms / 1000
+    return unstarted.arrival + tunables.max_queue_wait_ms / 1000
 
 
 def is_company_complete(

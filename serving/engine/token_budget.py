@@ -1,11 +1,8 @@
-"""How a step's token budget is shared between prefill and decode, and among decodes."""
+"""How a step's token budget is shared between prefill and decode."""
 
 from __future__ import annotations
 
-import bisect
-
 from serving.contracts.tunables import Tunables
-from serving.engine.sequence import Rank, Sequence
 
 _LEAST_SHARE = 16
 """Neither side is left with less than a sixteenth of the budget while it has work: so a long prompt comes to its end
@@ -24,19 +21,3 @@ def prefill_budget(tunables: Tunables, *, num_decode_tokens: int) -> int:
     least = max(1, total // _LEAST_SHARE)
     wanted = max(total - num_decode_tokens, int(total * tunables.prefill_share), least)
     return min(wanted, total - min(num_decode_tokens, least))
-
-
-def choose_decodes(decoding: list[Sequence], *, budget: int, after: Rank) -> list[Sequence]:
-    """Those of `decoding`, which is sorted by rank, that the budget reaches; each takes at least one token.
-
-    Where it does not reach all they take turns, those ranked behind `after` (who was served last) first, and round
-    again from the start. Mutates nothing.
-    """
-    if len(decoding) <= budget:
-        return decoding
-    begin = bisect.bisect_right(decoding, after, key=_rank)
-    return (decoding[begin:] + decoding[:begin])[:budget]
-
-
-def _rank(sequence: Sequence) -> Rank:
-    return sequence.rank

@@ -3,32 +3,45 @@
 from __future__ import annotations
 
 import bisect
+import heapq
+import itertools
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from serving.engine.order import Line, Order, rank_of
 from serving.engine.sequence import Rank, Sequence, SequenceStatus
 
-Place = tuple[bool, Rank]
-Key = TypeVar("Key", Place, tuple[float, int])
+Key = TypeVar("Key", Rank, tuple[float, int])
 
 
 class WaitingQueue:
     """Owns the waiting sequences in the order they are to be served; used by the engine's thread only.
 
-    Preempted ones come before those never started, each group by rank. A sequence's status and rank stay as they are
-    while it waits. Its bound is kept at the door (`max_queue_requests`), where excess is refused.
+    Preempted ones come before those never started, each group line by line as the order has it. In every line the long
+    ones have a lane of their own. `num_to_compute` tells how much of a context would be computed if it started; it is
+    asked when a sequence comes. A sequence's status and rank stay as they are while it waits, but for `arrange`. Its
+    bound is kept at the door (`max_queue_requests`), where excess is refused.
     """
 
-    def __init__(self) -> None:
-        self._in_order: list[Sequence] = []
-        self._unstarted: list[Sequence] = []
+    def __init__(self, order: Order, *, long_tokens: int, num_to_compute: Callable[[Sequence], int]) -> None:
+        self._order = order
+        self._long_tokens = long_tokens
+        self._num_to_compute = num_to_compute
+        self._preempted: dict[Line, Lanes] = {}
+        self._unstarted: dict[Line, Lanes] = {}
+        self._by_age: list[Sequence] = []
+        self._refusable: list[Sequence] = []
         self._num_tokens = 0
+        self._num_preempted = 0
 
     def __len__(self) -> int:
-        return len(self._in_order)
+        return len(self._by_age) + self._num_preempted
 
     def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._in_order)
+        """All, in no particular order."""
+        for lanes in itertools.chain(self._preempted.values(), self._unstarted.values()):
+            yield from lanes.short
+            yield from lanes.long
 
     @property
     def num_tokens(self) -> int:
@@ -36,36 +49,149 @@ class WaitingQueue:
         return self._num_tokens
 
     @property
-    def first(self) -> Sequence | None:
-        """The next to be served."""
-        return self._in_order[0] if self._in_order else None
+    def num_preempted(self) -> int:
+        """How many ran before."""
+        return self._num_preempted
 
     @property
     def oldest_unstarted(self) -> Sequence | None:
         """The earliest arrival among those that never ran."""
-        return self._unstarted[0] if self._unstarted else None
+        return self._by_age[0] if self._by_age else None
+
+    @property
+    def oldest_refusable(self) -> Sequence | None:
+        """The earliest arrival among those that never ran, here or elsewhere."""
+        return self._refusable[0] if self._refusable else None
 
     def unstarted(self) -> list[Sequence]:
         """Those that never ran, the earliest arrival first; a copy."""
-        return list(self._unstarted)
+        return list(self._by_age)
+
+    def company(self, *, most_long: int) -> Iterator[Sequence]:
+        """Those that could start together, in no particular order: all but the long ones beyond `most_long`."""
+        for lanes in itertools.chain(self._preempted.values(), self._unstarted.values()):
+            yield from lanes.short
+            yield from lanes.long[:most_long]
+            most_long -= min(most_long, len(lanes.long))
+
+    def candidates(self, *, with_unstarted: bool) -> Candidates:
+        """Who is to be served next, one after the other."""
+        return Candidates(self._order, [self._preempted, self._unstarted] if with_unstarted else [self._preempted])
 
     def push(self, sequence: Sequence) -> None:
         """Take in a sequence that is waiting or preempted."""
-        bisect.insort(self._in_order, sequence, key=_place)
+        self._line_up(sequence)
         if sequence.status is SequenceStatus.WAITING:
-            bisect.insort(self._unstarted, sequence, key=_age)
+            bisect.insort(self._by_age, sequence, key=_age)
+            if not sequence.num_generated:
+                bisect.insort(self._refusable, sequence, key=_age)
+        else:
+            self._num_preempted += 1
         self._num_tokens += sequence.num_tokens
+        self._order.begin_waiting(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Take out a sequence that is in the queue."""
-        _remove(self._in_order, sequence, _place)
+        group, line = self._group_of(sequence), self._order.line_of(sequence)
+        _remove(group[line].of(sequence), sequence, rank_of)
+        if not group[line].short and not group[line].long:
+            del group[line]
         if sequence.status is SequenceStatus.WAITING:
-            _remove(self._unstarted, sequence, _age)
+            _remove(self._by_age, sequence, _age)
+            if not sequence.num_generated:
+                _remove(self._refusable, sequence, _age)
+        else:
+            self._num_preempted -= 1
         self._num_tokens -= sequence.num_tokens
+        self._order.end_waiting(sequence)
+
+    def arrange(self, order: Order, *, long_tokens: int) -> None:
+        """Line all up anew, as `order` ranks them and with this bound of what is long. Mutates their ranks."""
+        is_new, waiting = order is not self._order, list(self)
+        self._order, self._long_tokens = order, long_tokens
+        self._preempted.clear()
+        self._unstarted.clear()
+        for sequence in waiting:
+            sequence.rank = order.rank(sequence)
+        for sequence in sorted(waiting, key=rank_of):
+            self._line_up(sequence)
+            if is_new:
+                order.begin_waiting(sequence)
+
+    def _line_up(self, sequence: Sequence) -> None:
+        num_tokens, most = sequence.num_tokens, self._long_tokens
+        # The cache is asked only where it matters.
+        sequence.is_long = num_tokens > most and self._num_to_compute(sequence) > most
+        lanes = self._group_of(sequence).setdefault(self._order.line_of(sequence), Lanes())
+        bisect.insort(lanes.of(sequence), sequence, key=rank_of)
+
+    def _group_of(self, sequence: Sequence) -> dict[Line, Lanes]:
+        return self._preempted if sequence.status is SequenceStatus.PREEMPTED else self._unstarted
 
 
-def _place(sequence: Sequence) -> Place:
-    return (sequence.status is not SequenceStatus.PREEMPTED, sequence.rank)
+class Lanes:
+    """Owns one line's sequences, short and long ones apart, each by rank."""
+
+    __slots__ = ("long", "short")
+
+    def __init__(self) -> None:
+        self.short: list[Sequence] = []
+        self.long: list[Sequence] = []
+
+    def of(self, sequence: Sequence) -> list[Sequence]:
+        """The lane that it belongs to."""
+        return self.long if sequence.is_long else self.short
+
+
+class Candidates:
+    """Owns how far one step has come through the waiting; not to be used after it.
+
+    `next` names the most deserving. The caller starts it, which takes it out of the queue, or passes it over.
+    """
+
+    def __init__(self, order: Order, groups: list[dict[Line, Lanes]]) -> None:
+        self._order = order
+        # Group, standing, a number that makes entries differ, line, its lanes, and how many are passed over in each.
+        self._heap: list[_Entry] = [
+            (index, order.standing(line), number, line, lanes, [0, 0])
+            for index, group in enumerate(groups)
+            for number, (line, lanes) in enumerate(group.items())
+        ]
+        heapq.heapify(self._heap)
+        self._is_long_lane_open = True
+
+    def next(self) -> Sequence | None:
+        """The most deserving that was neither started nor passed over; None where there is none."""
+        while self._heap:
+            group, standing, number, line, lanes, passed = self._heap[0]
+            actual = self._order.standing(line)
+            if actual != standing:
+                # One of this line joined meanwhile; a standing only rises, so nobody behind it was overlooked.
+                heapq.heapreplace(self._heap, (group, actual, number, line, lanes, passed))
+                continue
+            candidate = self._first(lanes, passed)
+            if candidate is not None:
+                return candidate
+            heapq.heappop(self._heap)
+        return None
+
+    def pass_over(self, sequence: Sequence) -> None:
+        """Leave this one, the last that `next` named, where it is."""
+        self._heap[0][-1][sequence.is_long] += 1
+
+    def close_long_lane(self) -> None:
+        """Name no long ones any more."""
+        self._is_long_lane_open = False
+
+    def _first(self, lanes: Lanes, passed: list[int]) -> Sequence | None:
+        short = lanes.short[passed[0]] if passed[0] < len(lanes.short) else None
+        if not self._is_long_lane_open or passed[1] >= len(lanes.long):
+            return short
+        long = lanes.long[passed[1]]
+        return long if short is None or long.rank < short.rank else short
+
+
+_Entry = tuple[int, float, int, Line, Lanes, list[int]]
 
 
 def _age(sequence: Sequence) -> tuple[float, int]:

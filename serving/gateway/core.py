@@ -21,6 +21,7 @@ from serving.gateway.delivery import Delivery, Verdict
 from serving.gateway.failover import Failover
 from serving.gateway.generation import Generation
 from serving.gateway.link import EngineLink
+from serving.gateway.logprobs import EntryLine
 from serving.gateway.observer import RequestObserver
 from serving.gateway.pools import PoolView, PoolWatcher
 from serving.gateway.requests import Choice, InFlight, Permit, WaitingRoom
@@ -135,12 +136,13 @@ class Gateway:
                 params=params,
                 detokenizer=Detokenizer(text_model),
                 stop_strings=StopStrings(generation.stop),
+                entries=None if params.num_logprobs is None else EntryLine(text_model.speller),
                 submitted_at=generation.arrived_at,
                 last_heard_at=generation.arrived_at,
             )
             for index, params in enumerate(generation.params)
         ]
-        request = InFlight(generation=generation, choices=choices, stream=stream, permit=permit)
+        request = InFlight(generation=generation, text_model=text_model, choices=choices, stream=stream, permit=permit)
         self._requests[generation.request_id] = request
         self._observer.submitted(generation.pool)
         if self._stopping:

@@ -14,6 +14,7 @@ from serving.contracts.errors import (
 from serving.contracts.ids import EngineId
 from serving.contracts.messages import Accepted, Event, Finished, Refused, Returned, Scheduled, Tokens
 from serving.gateway.generation import ChoiceDelta
+from serving.gateway.logprobs import TokenEntry, prompt_entries
 from serving.gateway.observer import RequestObserver
 from serving.gateway.requests import Choice, InFlight
 
@@ -61,9 +62,13 @@ class Delivery:
         choice.generated_ids.extend(token_ids)
         choice.num_unsent_tokens += len(token_ids)
         request.stream.num_completion_tokens += len(token_ids)
-        text, stopped = choice.stop_strings.push(choice.detokenizer.push(token_ids))
+        if event.prompt_logprobs is not None:
+            prompt_ids = request.generation.prompt_ids
+            choice.prompt_entries = prompt_entries(request.text_model, prompt_ids, event.prompt_logprobs)
+        text, stopped = choice.stop_strings.push(_text_of(choice, token_ids, event))
         if stopped:
-            self._close(request, choice, text, reason="stop")
+            entries = None if choice.entries is None else choice.entries.stop(text)
+            self._close(request, choice, text, entries, reason="stop")
             return "stopped"
         if text:
             self._send(request, choice, text)
@@ -83,7 +88,8 @@ class Delivery:
             self._start(request, choice, age_seconds=0.0)
         if not request.first_token_sent:
             request.first_token_sent = True
-            request.stream.timings = event.timings
+            if event.timings is not None:
+                request.stream.note_timings(event.timings)
             ttft_seconds = now - request.generation.arrived_at
             self._observer.first_token(request.generation.pool, ttft_seconds=ttft_seconds)
         elif choice.last_token_at is not None:
@@ -97,22 +103,46 @@ class Delivery:
             return "resubmit"  # not on this owner's word: the engine had taken it for dead
         if event.num_generated > len(choice.generated_ids):
             return "resubmit"
-        request.stream.timings = event.timings
+        request.stream.note_timings(event.timings)
         text, stopped = choice.stop_strings.push(choice.detokenizer.finish())
         if stopped:
-            self._close(request, choice, text, reason="stop")
+            entries = None if choice.entries is None else choice.entries.stop(text)
+            self._close(request, choice, text, entries, reason="stop")
         else:
-            self._close(request, choice, text + choice.stop_strings.finish(), reason=event.reason)
+            entries = None if choice.entries is None else choice.entries.finish()
+            self._close(request, choice, text + choice.stop_strings.finish(), entries, reason=event.reason)
         return None
 
-    def _close(self, request: InFlight, choice: Choice, text: str, *, reason: Literal["stop", "length"]) -> None:
+    def _close(
+        self,
+        request: InFlight,
+        choice: Choice,
+        text: str,
+        entries: tuple[TokenEntry, ...] | None,
+        *,
+        reason: Literal["stop", "length"],
+    ) -> None:
         choice.finished = True
         choice.finish_reason = reason
-        request.stream.push(ChoiceDelta(choice.key.choice, text, choice.num_unsent_tokens, reason))
+        prompt, choice.prompt_entries = choice.prompt_entries, None
+        request.stream.push(
+            ChoiceDelta(choice.key.choice, text, choice.num_unsent_tokens, reason, logprobs=entries, prompt=prompt)
+        )
 
     def _send(self, request: InFlight, choice: Choice, text: str) -> None:
-        request.stream.push(ChoiceDelta(choice.key.choice, text, choice.num_unsent_tokens))
+        entries = None if choice.entries is None else choice.entries.release(text)
+        prompt, choice.prompt_entries = choice.prompt_entries, None
+        request.stream.push(
+            ChoiceDelta(choice.key.choice, text, choice.num_unsent_tokens, logprobs=entries, prompt=prompt)
+        )
         choice.num_unsent_tokens = 0
+
+
+def _text_of(choice: Choice, token_ids: list[int], event: Tokens) -> str:
+    """The text that the event's last tokens, `token_ids`, complete."""
+    if choice.entries is None:
+        return choice.detokenizer.push(token_ids)
+    return choice.entries.push(token_ids, (event.logprobs or [])[-len(token_ids) :], choice.detokenizer)
 
 
 def _refusal(request: InFlight, event: Refused) -> Verdict:

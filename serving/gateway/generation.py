@@ -8,6 +8,7 @@ from typing import Literal
 from serving.contracts.ids import PoolName, RequestId
 from serving.contracts.messages import EngineTimings
 from serving.contracts.sampling import SamplingParams
+from serving.gateway.logprobs import TokenEntry
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,25 +26,33 @@ class Generation:
     params: tuple[SamplingParams, ...]
     stop: tuple[str, ...]
     arrived_at: float
+    priority: int = 0
+    cache_salt: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ChoiceDelta:
     """New text of one choice, ready to send: whole characters, nothing that may still become a stop string.
 
-    `text` may be empty where `finish_reason` is set. After a finish reason the choice says nothing more.
+    `text` may be empty where `finish_reason` is set. After a finish reason the choice says nothing more. `logprobs`, of
+    a choice that asked for them, are those of the tokens whose text ends with this delta; `prompt` are the prompt's, in
+    the first delta of a choice that asked.
     """
 
     choice: int
     text: str
     num_tokens: int
     finish_reason: Literal["stop", "length"] | None = None
+    logprobs: tuple[TokenEntry, ...] | None = None
+    prompt: tuple[TokenEntry, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of a whole request. `completion_tokens` counts what was generated, a stop string's tokens included."""
+    """Tokens of a whole request. `completion_tokens` counts what was generated, a stop string's tokens included;
+    `num_cached_tokens` are those of the prompt that were not computed for it, since they were cached."""
 
     prompt_tokens: int
     completion_tokens: int
     timings: EngineTimings | None = None
+    num_cached_tokens: int = 0

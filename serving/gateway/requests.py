@@ -9,9 +9,11 @@ from serving.contracts.ids import EngineId, OwnerId
 from serving.contracts.messages import SequenceKey, Submit
 from serving.contracts.sampling import SamplingParams
 from serving.gateway.generation import Generation
+from serving.gateway.logprobs import EntryLine, TokenEntry
 from serving.gateway.stream import GenerationStream
 from serving.gateway.text.detokenizer import Detokenizer
 from serving.gateway.text.stop_strings import StopStrings
+from serving.gateway.text.tokenizer import TextModel
 
 Permit = Any
 """The waiting room's own value: the gateway holds it and gives it back, and never looks inside."""
@@ -41,6 +43,10 @@ class Choice:
     stop_strings: StopStrings
     submitted_at: float
     last_heard_at: float
+    entries: EntryLine | None = None
+    """Of a choice that asked for log probabilities."""
+    prompt_entries: tuple[TokenEntry, ...] | None = None
+    """The prompt's, until they are given with the first text."""
     attempt: int = 0
     entry_id: bytes | None = None
     """Of the current attempt's Submit in the inbox."""
@@ -63,6 +69,7 @@ class InFlight:
     """A request from its submission to its end."""
 
     generation: Generation
+    text_model: TextModel
     choices: list[Choice]
     stream: GenerationStream
     permit: Permit | None
@@ -99,6 +106,8 @@ class InFlight:
             prompt_ids=self.generation.prompt_ids,
             params=choice.params,
             generated_ids=list(choice.generated_ids),
+            priority=self.generation.priority,
+            cache_salt=self.generation.cache_salt,
             # A request that runs is past the waiting room, and its choices wait anew.
             waited_seconds=0.0 if self.started else now - self.generation.arrived_at,
         )

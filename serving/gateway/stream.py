@@ -25,7 +25,8 @@ class GenerationStream(AsyncIterator[ChoiceDelta]):
         self._failure: DomainError | None = None
         self._on_close = on_close
         self.num_completion_tokens = 0
-        self.timings: EngineTimings | None = None
+        self._timings: EngineTimings | None = None
+        self._num_cached_tokens = num_prompt_tokens
 
     # --- the caller's side ---
 
@@ -54,13 +55,22 @@ class GenerationStream(AsyncIterator[ChoiceDelta]):
     @property
     def usage(self) -> Usage:
         """Tokens so far; final after the last choice ended."""
-        return Usage(self._num_prompt_tokens, self.num_completion_tokens, self.timings)
+        num_cached_tokens = 0 if self._timings is None else self._num_cached_tokens
+        return Usage(
+            self._num_prompt_tokens, self.num_completion_tokens, self._timings, num_cached_tokens=num_cached_tokens
+        )
 
     # --- the gateway's side ---
 
     def mark_started(self) -> None:
         """The request was first scheduled."""
         self._first_scheduled.set()
+
+    def note_timings(self, timings: EngineTimings) -> None:
+        """What the engine says of a choice. The first one computes what its siblings then find cached: the least of
+        what they found is what was cached for the request."""
+        self._timings = timings
+        self._num_cached_tokens = min(self._num_cached_tokens, timings.num_cached_tokens)
 
     def push(self, delta: ChoiceDelta) -> None:
         """Hand over new text."""

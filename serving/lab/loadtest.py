@@ -75,8 +75,7 @@ def due_times(workload: Workload) -> list[float]:
 
 async def play(workload: Workload, target: Target, *, progress: Callable[[int], None]) -> dict[str, Any]:
     """Run the workload to its end; returns `summarise` of it. `progress` hears the number of ended requests."""
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=3600)) as session:
+    async with client_session() as session:
         start = time.monotonic()
         run = _run_closed if workload.rate is None else _run_open
         outcomes: list[Outcome] = []
@@ -84,6 +83,13 @@ async def play(workload: Workload, target: Target, *, progress: Callable[[int], 
             outcomes.append(outcome)
             progress(len(outcomes))
         return summarise(workload, outcomes, wall_seconds=time.monotonic() - start)
+
+
+def client_session() -> aiohttp.ClientSession:
+    """What requests are made with: as many at once as there are, each over a connection of its own, since a kept one
+    that the server closes at that moment would count as the server's failure."""
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
+    return aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=3600))
 
 
 async def _run_closed(
@@ -94,7 +100,9 @@ async def _run_closed(
 
     async def client() -> None:
         for prompt in todo:
-            await done.put(await _ask(target, session, prompt, workload.output_tokens, due=time.monotonic()))
+            outcome = Outcome(time.monotonic(), len(prompt))
+            await ask(target, session, prompt, workload.output_tokens, into=outcome)
+            await done.put(outcome)
 
     clients = [asyncio.create_task(client()) for _ in range(workload.concurrency)]
     for _ in range(workload.num_requests):
@@ -107,7 +115,9 @@ async def _run_open(
 ) -> AsyncIterator[Outcome]:
     async def request(prompt: list[int], due: float) -> Outcome:
         await asyncio.sleep(max(0.0, due - time.monotonic()))
-        return await _ask(target, session, prompt, workload.output_tokens, due=due)
+        outcome = Outcome(due, len(prompt))
+        await ask(target, session, prompt, workload.output_tokens, into=outcome)
+        return outcome
 
     arrivals = zip(prompts(workload), due_times(workload), strict=True)
     requests = [asyncio.create_task(request(prompt, start + offset)) for prompt, offset in arrivals]
@@ -115,10 +125,13 @@ async def _run_open(
         yield await ended
 
 
-async def _ask(
-    target: Target, session: aiohttp.ClientSession, prompt: list[int], max_tokens: int, *, due: float
-) -> Outcome:
-    outcome = Outcome(due, len(prompt))
+async def ask(
+    target: Target, session: aiohttp.ClientSession, prompt: list[int], max_tokens: int, *, into: Outcome
+) -> None:
+    """Stream one greedy completion of exactly `max_tokens` and write down in `into`, as it comes, what the client sees.
+
+    A failure is written down too; whoever cancels the call finds there what had come until then.
+    """
     body = {
         "model": target.model,
         "prompt": prompt,
@@ -132,13 +145,12 @@ async def _ask(
     try:
         async with session.post(f"{target.url}/v1/completions", json=body, headers=headers) as response:
             if response.status != 200:
-                outcome.error = f"{response.status} {(await response.text())[:200]}"
+                into.error = f"{response.status} {(await response.text())[:200]}"
             else:
-                await _read_stream(response, outcome)
+                await _read_stream(response, into)
     except (aiohttp.ClientError, TimeoutError) as error:
-        outcome.error = f"{type(error).__name__}: {error}"
-    outcome.end = time.monotonic()
-    return outcome
+        into.error = f"{type(error).__name__}: {error}"
+    into.end = time.monotonic()
 
 
 async def _read_stream(response: aiohttp.ClientResponse, outcome: Outcome) -> None:
@@ -169,13 +181,14 @@ def summarise(workload: Workload, outcomes: Sequence[Outcome], *, wall_seconds: 
         "wall_seconds": round(wall_seconds, 3),
         "output_tokens_per_second": round(sum(outcome.num_output_tokens for outcome in good) / wall_seconds, 1),
         "prompt_tokens_per_second": round(sum(outcome.num_prompt_tokens for outcome in good) / wall_seconds, 1),
-        "ttft_ms": _percentiles([outcome.arrivals[0] - outcome.due for outcome in good]),
-        "itl_ms": _percentiles(gaps),
-        "e2e_ms": _percentiles([outcome.end - outcome.due for outcome in good]),
+        "ttft_ms": percentiles_ms([outcome.arrivals[0] - outcome.due for outcome in good]),
+        "itl_ms": percentiles_ms(gaps),
+        "e2e_ms": percentiles_ms([outcome.end - outcome.due for outcome in good]),
     }
 
 
-def _percentiles(seconds: Sequence[float]) -> dict[str, float] | None:
+def percentiles_ms(seconds: Sequence[float]) -> dict[str, float] | None:
+    """Mean, p50, p90, p95, p99 and the largest of `seconds`, in milliseconds; none of none."""
     if not seconds:
         return None
     values = np.asarray(seconds) * 1e3

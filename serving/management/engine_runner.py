@@ -9,13 +9,17 @@ from django.core.management.base import CommandError
 
 from serving.engine.kv_cache import KVCacheProblem
 from serving.engine.model_runner import DtypeName, ModelRunner
+from serving.engine.models.making import Backend
 from serving.engine.models.problem import ModelFolderProblem
 
 logger = logging.getLogger(__name__)
 
 
-def build_runner(*, device: str, dtype: DtypeName) -> ModelRunner:
-    """Load the model of `FOOTPLATE_MODEL`. Raises `CommandError`, one line, for what cannot be used."""
+def build_runner(*, device: str, dtype: DtypeName, backend: Backend | None = None) -> ModelRunner:
+    """Load the model of `FOOTPLATE_MODEL`, with `backend` in place of the one that is set.
+
+    Raises `CommandError`, one line, for what cannot be used.
+    """
     try:
         runner = ModelRunner(
             settings.FOOTPLATE_MODEL,
@@ -23,6 +27,9 @@ def build_runner(*, device: str, dtype: DtypeName) -> ModelRunner:
             dtype=dtype,
             kv_cache_bytes=settings.FOOTPLATE_KV_CACHE_MB * 2**20,
             num_threads=settings.FOOTPLATE_THREADS,
+            backend=backend or settings.FOOTPLATE_BACKEND,  # type: ignore[arg-type]
+            kernels_folder=settings.FOOTPLATE_HOME / "kernels",
+            weight_format=settings.FOOTPLATE_WEIGHTS,  # type: ignore[arg-type]
         )
     except (ModelFolderProblem, KVCacheProblem, ValueError) as problem:
         raise CommandError(str(problem)) from None

@@ -78,7 +78,7 @@ class TokenRates:
 
     @property
     def prompt_tokens_per_second(self) -> float:
-        """Prompt tokens computed a second, over all engines."""
+        """Prompt tokens computed or found cached a second, over all engines."""
         return sum(
             (history[-1].prompt_tokens_total - history[0].prompt_tokens_total) / _seconds(history)
             for history in self._histories.values()
@@ -91,6 +91,15 @@ class TokenRates:
             (history[-1].generated_tokens_total - history[0].generated_tokens_total) / _seconds(history)
             for history in self._histories.values()
         )
+
+    @property
+    def prefix_hit_ratio(self) -> float | None:
+        """Share of the context tokens of sequences that started lately which were found cached, over all engines; None
+        where none started."""
+        ends = [(history[0], history[-1]) for history in self._histories.values()]
+        num_query = sum(last.prefix_query_tokens_total - first.prefix_query_tokens_total for first, last in ends)
+        num_hit = sum(last.prefix_hit_tokens_total - first.prefix_hit_tokens_total for first, last in ends)
+        return num_hit / num_query if num_query else None
 
 
 def _extended(history: deque[EngineSnapshot], snapshot: EngineSnapshot) -> deque[EngineSnapshot]:

@@ -65,7 +65,8 @@ POINT_FIELDS = Point.__struct_fields__
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
     """A pool at one moment. `sequence` grows by one a frame: a gap tells of frames missed. `unix_seconds` is Redis's
-    time. `windows` are the intervals' summaries over each of `WINDOWS_SECONDS`, the rates are of the last few seconds,
+    time. `windows` are the intervals' summaries over each of `WINDOWS_SECONDS`, the rates and `prefix_hit_ratio` (found
+    cached of the context tokens that started; None where none did) are of the last few seconds,
     `num_unread` and `num_unread_tokens` count what no engine has taken from the inbox, and `announced_version` is the
     version of tunables that engines should run (None: none is announced)."""
 
@@ -80,6 +81,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     announced_version: int | None
     engines: list[EngineSnapshot]
     books: Books
+    prefix_hit_ratio: float | None = None
 
 
 class LiveFrame(msgspec.Struct, frozen=True, kw_only=True, tag="frame"):

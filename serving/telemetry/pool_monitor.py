@@ -86,6 +86,7 @@ class PoolMonitor:
             announced_version=await announced_version(self._redis, self.pool),
             engines=engines,
             books=await read_books(self._redis, self.pool),
+            prefix_hit_ratio=self._rates.prefix_hit_ratio,
         )
         await self._write(frame)
 

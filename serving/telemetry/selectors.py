@@ -19,6 +19,10 @@ from serving.telemetry.inbox import count_inbox
 
 __all__ = ["live_engines", "pool_snapshot"]
 
+_SUMS = (
+    *("kv_blocks_total", "kv_blocks_used", "kv_blocks_cached", "kv_blocks_free"),
+    *("prefix_query_tokens_total", "prefix_hit_tokens_total"),
+)
 _WINDOW = WINDOWS_SECONDS.index(SNAPSHOT_WINDOW_SECONDS)
 
 
@@ -27,15 +31,17 @@ async def pool_snapshot(redis: Redis, pool: PoolName) -> dict[str, Any]:
 
     - of the engines that live, each beaten within the last seconds: `num_engines`, `num_running`, `num_waiting` and
       `num_waiting_tokens` (sequences and their tokens, those still in the inbox included), `kv_blocks_total`, `…_used`
-      (held by live sequences), `…_cached`, `…_free`, and `engines`, the list of their own snapshots;
+      (held by live sequences), `…_cached`, `…_free`, `prefix_query_tokens_total` and `prefix_hit_tokens_total` (context
+      tokens of sequences that started, and those found cached), and `engines`, the list of their own snapshots;
     - `tunables_version`, the version announced (None: none is), and `applied_by`, the number of engines that run it;
     - `permits_requests` and `permits_tokens`: what the door counts as waiting;
     - `outcomes`: counters of requests by name, over all owners, since Redis began to count, and the requests that have
       not ended, as their owners see them, so that these books balance by themselves: submitted = finished + aborted +
       refused + failed + waiting + running. (`num_waiting` and `num_running` above are the engines', in sequences.)
     - of the monitor's last frame: `intervals`, the last minute's count, mean and percentiles in seconds by name (None
-      where nothing was measured), `prompt_tokens_per_second`, `generated_tokens_per_second`, and `frame_age_seconds`
-      (None: there is no frame, and then the intervals are empty).
+      where nothing was measured), `prompt_tokens_per_second`, `generated_tokens_per_second`, `prefix_hit_ratio` (of the
+      last few seconds; None where nothing started), and `frame_age_seconds` (None: there is no frame, and then the
+      intervals are empty).
     """
     engines = await live_engines(redis, pool)
     num_unread, num_unread_tokens = await count_inbox(redis, pool)
@@ -49,7 +55,7 @@ async def pool_snapshot(redis: Redis, pool: PoolName) -> dict[str, Any]:
         "num_waiting": num_unread + sum(engine.num_waiting for engine in engines),
         "num_waiting_tokens": num_unread_tokens + sum(engine.num_waiting_tokens for engine in engines),
         "num_running": sum(engine.num_running for engine in engines),
-        **_count_blocks(engines),
+        **_add_up(engines),
         **await _read_permits(redis, pool),
         "outcomes": {**books.counts, "waiting": books.num_waiting, "running": books.num_running},
         **await _read_frame(redis, pool),
@@ -57,9 +63,8 @@ async def pool_snapshot(redis: Redis, pool: PoolName) -> dict[str, Any]:
     }
 
 
-def _count_blocks(engines: list[EngineSnapshot]) -> dict[str, int]:
-    names = ("kv_blocks_total", "kv_blocks_used", "kv_blocks_cached", "kv_blocks_free")
-    return {name: sum(getattr(engine, name) for engine in engines) for name in names}
+def _add_up(engines: list[EngineSnapshot]) -> dict[str, int]:
+    return {name: sum(getattr(engine, name) for engine in engines) for name in _SUMS}
 
 
 async def _read_permits(redis: Redis, pool: PoolName) -> dict[str, int]:
@@ -77,5 +82,6 @@ async def _read_frame(redis: Redis, pool: PoolName) -> dict[str, Any]:
         "intervals": msgspec.to_builtins(intervals),
         "prompt_tokens_per_second": 0.0 if frame is None else frame.prompt_tokens_per_second,
         "generated_tokens_per_second": 0.0 if frame is None else frame.generated_tokens_per_second,
+        "prefix_hit_ratio": None if frame is None else frame.prefix_hit_ratio,
         "frame_age_seconds": age,
     }

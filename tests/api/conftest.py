@@ -85,7 +85,7 @@ class ScriptedGateway:
     def play(self, index: int) -> None:
         """Start a request and let it say all of its text."""
         stream = self.streams[index]
-        stream.timings = EngineTimings(num_cached_tokens=3)
+        stream.note_timings(EngineTimings(num_cached_tokens=3))
         stream.mark_started()
         for piece in self.script(self.generations[index]):
             if isinstance(piece, DomainError):

@@ -149,10 +149,22 @@ async def test_several_prompts_number_their_choices_through(
     assert [(choice["index"], choice["text"]) for choice in whole["choices"]] == list(enumerate(texts))
     assert whole["usage"]["prompt_tokens"] == 3
     assert whole["usage"]["completion_tokens"] == 4
+    assert whole["usage"]["prompt_tokens_details"] == {"cached_tokens": 3}
     streamed = events_of(await client.post("/v1/completions", json={**body, "stream": True}))
     found = {choice["index"]: choice["text"] for chunk in streamed for choice in chunk["choices"]}
     assert found == dict(enumerate(texts))
     assert len({generation.request_id for generation in gateway.generations}) == 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "salt"), [({}, ""), ({"cache_salt": None}, ""), ({"cache_salt": "x" * 256}, "x" * 256)]
+)
+async def test_the_salt_of_the_cache_goes_with_every_prompt(
+    client: httpx.AsyncClient, gateway: ScriptedGateway, fields: dict[str, Any], salt: str
+) -> None:
+    body = {"model": MODEL, "prompt": ["Hi", "Ho"], **fields}
+    assert (await client.post("/v1/completions", json=body)).status_code == 200
+    assert [generation.cache_salt for generation in gateway.generations] == [salt, salt]
 
 
 async def test_failure_of_one_of_several_prompts_fails_the_request(

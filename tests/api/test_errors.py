@@ -36,12 +36,24 @@ BAD_FIELDS: list[tuple[str, Any]] = [
         ("stream_options", value)
         for value in ([], "x", {"include_usage": 1}, {"unknown": True}, {"include_usage": True})
     ],
-    *[("logit_bias", value) for value in ({"999999": 5}, {"-1": 1}, {"abc": 1}, [])],
+    *[
+        ("logit_bias", value)
+        for value in (
+            *({"999999": 5}, {"256": 1}, {"-1": 1}, {"abc": 1}, {"05": 1}, {" 5": 1}, {"5": 101}, {"5": "x"}, []),
+            *({"5": True}, {"5": None}, {str(index): 1 for index in range(1025)}, {"9" * 5000: 1}, {"\u0665": 1}),
+        )
+    ],
     *[("best_of", value) for value in (999, 2, True)],
-    *[("presence_penalty", value) for value in (2, False, "0")],
-    *[("frequency_penalty", value) for value in (1.05,)],
+    *[("presence_penalty", value) for value in (2.1, -2.1, False, "0", "nan")],
+    *[("frequency_penalty", value) for value in (2.0001, -3, True, "1", [])],
+    *[("repetition_penalty", value) for value in (0, -1, 10.1, True, "1")],
+    *[("logprobs", value) for value in (-1, 21, 100_000, 1.5, "5", True, False)],
+    *[("prompt_logprobs", value) for value in (-1, 21, 1.0, "1", True)],
+    *[("priority", value) for value in (-101, 101, 0.5, "1", True)],
+    *[("cache_salt", value) for value in (1, "x" * 257, ["x"], True)],
+    ("top_logprobs", 1),
     *[("response_format", value) for value in ({"type": "json_schema", "schema": {}}, {"type": "x"}, [])],
-    *[("echo", value) for value in (True, 0)],
+    *[("echo", value) for value in (1, 0, "true")],
     *[("suffix", value) for value in ("x",)],
     *[("user", value) for value in (5, "x" * 513)],
     *[("metadata", value) for value in ("x",)],
@@ -83,6 +95,11 @@ async def test_numbers_that_json_does_not_know_are_refused(client: httpx.AsyncCl
         ("seed", -(2**63)),
         ("presence_penalty", 0.0),
         ("logit_bias", {}),
+        ("logit_bias", {"0": -100, "255": 100.0}),
+        ("frequency_penalty", -2),
+        ("repetition_penalty", 1),
+        ("priority", -100),
+        ("cache_salt", ""),
         ("best_of", 1),
         ("echo", False),
         ("store", False),

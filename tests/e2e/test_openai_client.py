@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import concurrent.futures
+import math
 import time
+from typing import Any
 
 import httpx
 import openai
@@ -88,6 +90,62 @@ def test_ignored_eos_runs_to_the_length(client: openai.OpenAI, model: str) -> No
     assert answer.choices[0].finish_reason == "length"
     assert answer.usage is not None
     assert answer.usage.completion_tokens == 64
+
+
+def test_logprobs_of_a_stream_are_those_of_the_whole_answer(client: openai.OpenAI, model: str) -> None:
+    asking = {"model": model, "messages": QUESTION, "seed": 3, "max_tokens": 24, "logprobs": True, "top_logprobs": 20}
+    whole = client.chat.completions.create(**asking)
+    found = whole.choices[0].logprobs
+    assert found is not None
+    entries = found.content or []
+    assert whole.usage is not None
+    assert len(entries) == whole.usage.completion_tokens
+    assert b"".join(bytes(entry.bytes or ()) for entry in entries).decode() == whole.choices[0].message.content
+    for entry in entries:
+        assert -9999.0 <= entry.logprob <= 0.0
+        chances = [math.exp(top.logprob) for top in entry.top_logprobs]
+        assert len(chances) == 20
+        assert chances == sorted(chances, reverse=True)
+        assert sum(chances) <= 1.0 + 1e-4
+    chunks = client.chat.completions.create(**asking, stream=True)
+    streamed = [
+        entry
+        for chunk in chunks
+        for choice in chunk.choices
+        if choice.logprobs is not None
+        for entry in choice.logprobs.content or []
+    ]
+    assert [entry.token for entry in streamed] == [entry.token for entry in entries]
+    assert [entry.logprob for entry in streamed] == pytest.approx([entry.logprob for entry in entries], abs=1e-3)
+
+
+def test_echo_of_an_answer_is_as_probable_as_when_it_was_given(client: openai.OpenAI, model: str) -> None:
+    """What decoding says of its tokens, reading them as a prompt says again."""
+    first = client.completions.create(model=model, prompt=STORY, temperature=0, max_tokens=12, logprobs=0).choices[0]
+    again = client.completions.create(model=model, prompt=STORY + first.text, max_tokens=0, echo=True, logprobs=0)
+    assert again.choices[0].text == STORY + first.text
+    assert again.usage is not None
+    assert again.usage.completion_tokens == 0
+    assert first.logprobs is not None
+    assert again.choices[0].logprobs is not None
+    assert again.choices[0].logprobs.tokens[-12:] == first.logprobs.tokens
+    expected = pytest.approx(first.logprobs.token_logprobs, abs=0.05)
+    assert again.choices[0].logprobs.token_logprobs[-12:] == expected
+
+
+def test_penalties_and_bias_change_the_text(client: openai.OpenAI, model: str) -> None:
+    def ask(**fields: Any) -> str:
+        return (
+            client.completions.create(model=model, prompt=STORY, temperature=0, max_tokens=48, **fields).choices[0].text
+        )
+
+    plain = ask()
+    assert ask(presence_penalty=0.0, frequency_penalty=0.0, extra_body={"repetition_penalty": 1.0}) == plain
+    assert ask(presence_penalty=2.0) != plain
+    assert ask(frequency_penalty=2.0) != plain
+    assert ask(extra_body={"repetition_penalty": 1.5}) != plain
+    only = ask(logit_bias={"28": 100}, frequency_penalty=0)
+    assert len(set(only)) == 1
 
 
 def test_first_bytes_arrive_long_before_the_last(stack: Stack) -> None:

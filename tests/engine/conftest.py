@@ -22,3 +22,9 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
         return folders[family]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def kernels_folder() -> Path:
+    """Where the kernels are kept from one run of the tests to the next: built anew when their sources change."""
+    return Path(__file__).parent.parent.parent / "var" / "test-kernels"

@@ -98,6 +98,8 @@ class Driver:
             sample_index=len(sequence.generated),
             params=sequence.params,
             is_prefill=start < len(sequence.prompt),
+            context=tokens,
+            num_prompt_tokens=len(sequence.prompt),
         )
 
 
@@ -108,3 +110,27 @@ def driven(prompts: Sequence[list[int]], params: SamplingParams | None = None) -
 def random_prompts(lengths: Sequence[int], *, vocab_size: int, seed: int = 0) -> list[list[int]]:
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(3, vocab_size, (length,), generator=generator).tolist() for length in lengths]
+
+
+def sampling_chunk(
+    params: SamplingParams,
+    *,
+    prompt: Sequence[int] = (1,),
+    generated: Sequence[int] = (),
+    choice: int = 0,
+    name: str = "request",
+) -> PlannedChunk:
+    """A chunk as the sampler sees one: its last token is computed, and the next is to be chosen."""
+    context = [*prompt, *generated]
+    return PlannedChunk(
+        key=SequenceKey(RequestId(name), choice),
+        token_ids=context[-1:],
+        start=len(context) - 1,
+        block_table=[],
+        samples=True,
+        sample_index=len(generated),
+        params=params,
+        is_prefill=not generated,
+        context=context,
+        num_prompt_tokens=len(prompt),
+    )

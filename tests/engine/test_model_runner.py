@@ -70,9 +70,13 @@ def test_phases_are_timed_by_the_clock_given(tiny_model: TinyModel) -> None:
     assert (times.prepare_seconds, times.forward_seconds, times.sample_seconds) == (1.0, 1.0, 1.0)
 
 
+@pytest.mark.parametrize("backend", ["torch", "cpu"])
 @pytest.mark.parametrize("family", ["llama-3", "qwen3"])
-def test_bf16_text_does_not_depend_on_company_chunks_or_preemption(tiny_model: TinyModel, family: str) -> None:
-    driver = Driver(small_runner(tiny_model(family), dtype="bfloat16", num_blocks=300))
+def test_bf16_text_does_not_depend_on_company_chunks_or_preemption(
+    tiny_model: TinyModel, family: str, backend: str, kernels_folder: Path
+) -> None:
+    options = {"dtype": "bfloat16", "num_blocks": 300, "backend": backend, "kernels_folder": kernels_folder}
+    driver = Driver(small_runner(tiny_model(family), **options))  # type: ignore[arg-type]
     prompts = random_prompts([1, 3, 16, 17, 100, 255, 256, 270, 500], vocab_size=301)
 
     def fresh() -> list[Driven]:
@@ -105,14 +109,18 @@ def test_a_token_outside_the_vocabulary_fails_its_chunk_alone(tiny_model: TinyMo
         driver.preempt(bad)
 
 
-def test_a_sequence_that_is_not_finite_fails_alone(tmp_path: Path, tiny_model: TinyModel) -> None:
+@pytest.mark.parametrize("backend", ["torch", "cpu"])
+def test_a_sequence_that_is_not_finite_fails_alone(
+    tmp_path: Path, tiny_model: TinyModel, backend: str, kernels_folder: Path
+) -> None:
     """One token's embedding is broken: whoever reads it fails in that very step, sampling or not; whoever later gets
     its blocks does not."""
     folder = Path(shutil.copytree(tiny_model("llama"), tmp_path / "model"))
     weights = load_file(folder / "model.safetensors")
     weights["model.embed_tokens.weight"][250] = math.nan
     save_file(weights, folder / "model.safetensors")
-    driver = Driver(small_runner(folder, num_blocks=32))
+    dtype = "float32" if backend == "torch" else "bfloat16"
+    driver = Driver(small_runner(folder, num_blocks=32, dtype=dtype, backend=backend, kernels_folder=kernels_folder))
     prompts = [[token for token in prompt if token != 250] for prompt in random_prompts([5, 40], vocab_size=301)]
     expected = driver.finish(driven(prompts, greedy(8)))
     assert all(250 not in tokens for tokens in expected)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -12,20 +13,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.contracts.sampling import SamplingParams
-from serving.engine.sampler import SampledRow, Sampler
+from serving.engine.plan import PlannedChunk
+from serving.engine.sampling import filters, sampler, thresholds
+from serving.engine.sampling.sampler import Sampler
+from tests.engine.driving import sampling_chunk
 
 _EOS = 3
 
 
-def _row(index: int = 0, *, seed: int = 0, choice: int = 0, **params: Any) -> SampledRow:
-    return SampledRow(SamplingParams(**{"max_tokens": 100, "seed": seed, **params}), choice, index)
+def _row(index: int = 0, *, seed: int = 0, choice: int = 0, **params: Any) -> PlannedChunk:
+    chunk = sampling_chunk(SamplingParams(**{"max_tokens": 100, "seed": seed, **params}), choice=choice)
+    return msgspec.structs.replace(chunk, sample_index=index)
 
 
 def _logits(num_rows: int, vocab_size: int, *, seed: int = 0, spread: float = 3.0) -> torch.Tensor:
     return torch.randn(num_rows, vocab_size, generator=torch.Generator().manual_seed(seed)) * spread
 
 
-def _sample(logits: torch.Tensor, rows: list[SampledRow]) -> list[int]:
+def _sample(logits: torch.Tensor, rows: list[PlannedChunk]) -> list[int]:
     sampled = Sampler(frozenset({_EOS})).sample(logits.clone(), rows)
     assert sampled.errors == {}
     return sampled.token_ids
@@ -136,10 +141,45 @@ def test_a_full_sort_finds_the_same_nucleus_as_the_candidates() -> None:
     peaked[0, 17] = 20.0
     assert set(_draws(peaked[0], 50, top_p=0.9)) == {17}
     kept = _kept(flat[0], SamplingParams(max_tokens=1, seed=0, top_p=0.5))
-    found = set(_draws(flat[0], 3000, top_p=0.5))
+    found = set(_draws(flat[0], 1000, top_p=0.5))
     assert 2000 < len(kept) < 2500
     assert max(found) <= max(kept) + 1
     assert max(found) > 0.95 * max(kept)
+
+
+@pytest.mark.parametrize("vocab_size", [40, 1023, 9000, 49_152, 49_153])
+def test_every_way_to_find_thresholds_finds_the_same(vocab_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks, buckets and bounds save sorting on a CPU; elsewhere whole rows are sorted. A row flat enough to need all
+    of its tokens is among them."""
+    mixture = [
+        *[{"top_k": top_k} for top_k in (2, 40, 1025, 5000, 9000)],
+        *[
+            {"top_p": top_p, "temperature": temperature}
+            for top_p in (0.3, 0.9, 0.999)
+            for temperature in (0.5, 1.0, 2.0)
+        ],
+        *[{"top_k": top_k, "top_p": 0.8} for top_k in (3, 300, 3000, 30_000)],
+        {"min_p": 0.01},
+        {},
+    ]
+    rows = [_row(index, seed=index, **mixture[index % len(mixture)]) for index in range(4 * len(mixture))]
+    logits = _logits(len(rows), vocab_size, spread=1.5)
+    found = _sample(logits, rows)
+    for module in (filters, thresholds, sampler):
+        monkeypatch.setattr(module, "is_on_cpu", lambda _: False)
+    assert _sample(logits, rows) == found
+
+
+@pytest.mark.parametrize("vocab_size", [5000, 49_152])
+def test_a_wide_nucleus_is_the_fewest_tokens_that_reach_the_share(vocab_size: int) -> None:
+    weights = torch.rand(6, vocab_size, generator=torch.Generator().manual_seed(3)) ** 0.1
+    weights[:, 7] = 1.0
+    totals, top_p = weights.double().sum(dim=-1), torch.tensor([0.9, 0.95, 0.99, 0.999, 0.5, 1e-9], dtype=torch.float64)
+    lowest = thresholds.thresholds_of(weights, totals, torch.full((6,), vocab_size), top_p)
+    for row, total, share, threshold in zip(weights, totals, top_p, lowest, strict=True):
+        kept = row[row >= threshold]
+        assert kept.double().sum() >= total * share * (1 - 1e-12)
+        assert (kept[kept > threshold]).double().sum() < total * share
 
 
 @pytest.mark.parametrize("params", [{"temperature": 0.0}, {"top_p": 0.0}, {"top_k": 1}, {"min_p": 1.0}])

@@ -46,11 +46,22 @@ _CONFIGS: dict[str, Callable[[], Any]] = {
 }
 FAMILIES = tuple(_CONFIGS)
 
+SHAPES: dict[str, dict[str, int]] = {
+    "heads-of-80": {"hidden_size": 160, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 80},
+    "heads-of-20": {"hidden_size": 80, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 20},
+    "heads-of-128": {"hidden_size": 112, "num_attention_heads": 7, "num_key_value_heads": 1, "head_dim": 128},
+    "groups-of-8": {"hidden_size": 80, "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 16},
+    "odd-sizes": {"hidden_size": 76, "intermediate_size": 90, "vocab_size": 333, "head_dim": 16},
+    "wide-enough-for-large-groups": {"hidden_size": 64, "intermediate_size": 2080, "vocab_size": 2100},
+}
+"""Llama models of shapes about the edges of what kernels compute at once."""
+
 
 def save_tiny_model(family: str, folder: Path) -> None:
     """Make the named family's model in fp32, the same each time, and save it into `folder`."""
     torch.manual_seed(5)
-    model = AutoModelForCausalLM.from_config(_CONFIGS[family](), dtype=torch.float32)
+    config = LlamaConfig(**{**_SHAPE, **SHAPES[family]}) if family in SHAPES else _CONFIGS[family]()
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     # Biases and norms start as zeros and ones, which would hide a mistake in them.
     for name, weight in model.named_parameters():
         if name.endswith("bias") or "norm" in name:

@@ -13,7 +13,7 @@ import pytest
 
 from serving.contracts.errors import DomainError
 from serving.contracts.ids import PoolName, RequestId
-from serving.contracts.messages import EngineSnapshot
+from serving.contracts.messages import EngineSnapshot, TokenLogprobs
 from serving.contracts.sampling import SamplingParams
 from serving.engine.plan import StepPlan, StepResult
 from serving.gateway.core import Gateway
@@ -50,11 +50,29 @@ class ScriptedRunner:
                 continue
             token_ids.append([self._next(chunk.params.seed, chunk.sample_index)] if chunk.samples else [])
         self.num_generated += sum(map(len, token_ids))
-        return StepResult(token_ids, errors=errors)
+        return StepResult(
+            token_ids,
+            errors=errors,
+            logprobs={
+                index: [logprob_of(token_id) for token_id in token_ids[index]]
+                for index, chunk in enumerate(plan.chunks)
+                if chunk.params.num_logprobs is not None and token_ids[index]
+            },
+            prompt_logprobs={
+                index: [logprob_of(token_id) for token_id in chunk.context[chunk.start + 1 : chunk.end + 1]]
+                for index, chunk in enumerate(plan.chunks)
+                if chunk.params.num_prompt_logprobs is not None and chunk.sample_index == 0
+            },
+        )
 
     def _next(self, seed: int, index: int) -> int:
         script = self.scripts[seed]
         return script[index] if index < len(script) else next(iter(self.eos_token_ids))
+
+
+def logprob_of(token_id: int) -> TokenLogprobs:
+    """What the scripted runner says of a token: a number of its own, and that the token before it was likelier."""
+    return TokenLogprobs(-token_id / 1000, [token_id - 1], [-0.5])
 
 
 @dataclasses.dataclass
@@ -138,6 +156,9 @@ class Harness:
         max_tokens: int = 200,
         stop: tuple[str, ...] = (),
         permit: Any = None,
+        cache_salt: str = "",
+        priority: int = 0,
+        **sampling: Any,
     ) -> GenerationStream:
         """Submit a request with a choice a seed."""
         self.num_requests += 1
@@ -146,9 +167,11 @@ class Harness:
             pool=POOL,
             tenant="tests",
             prompt_ids=self.text_model.encode(prompt, add_special_tokens=False),
-            params=tuple(SamplingParams(max_tokens=max_tokens, seed=seed) for seed in seeds),
+            params=tuple(SamplingParams(max_tokens=max_tokens, seed=seed, **sampling) for seed in seeds),
             stop=stop,
             arrived_at=time.monotonic(),
+            cache_salt=cache_salt,
+            priority=priority,
         )
         return self.gateway.generate(generation, permit=permit)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
 from serving.contracts.errors import EngineFailure, QueueTimeout, Unavailable
-from serving.contracts.ids import EngineId, RequestId
+from serving.contracts.ids import EngineId, OwnerId, RequestId
 from serving.contracts.messages import SequenceKey
 from serving.contracts.sampling import SamplingParams
 from serving.contracts.tunables import Tunables
@@ -41,7 +42,7 @@ def request_in_flight(text_model: TextModel) -> InFlight:
         attempt=1,
     )
     stream = GenerationStream(num_prompt_tokens=1, num_choices=1, on_close=lambda: None)
-    return InFlight(generation=generation, choices=[choice], stream=stream, permit=None)
+    return InFlight(generation=generation, text_model=text_model, choices=[choice], stream=stream, permit=None)
 
 
 def judge(request: InFlight, **given: Any) -> Any:
@@ -97,3 +98,10 @@ def test_acceptance_is_overdue_only_while_nobody_has_accepted(request_in_flight:
     assert failover.is_overdue(choice, now=ACCEPT_SECONDS + 1)
     choice.engine_id = ENGINE
     assert not failover.is_overdue(choice, now=ACCEPT_SECONDS + 1)
+
+
+def test_each_attempt_says_how_urgent_the_request_is(request_in_flight: InFlight) -> None:
+    request_in_flight.generation = dataclasses.replace(request_in_flight.generation, priority=-3)
+    (choice,) = request_in_flight.choices
+    submits = [request_in_flight.next_submit(choice, owner_id=OwnerId("o"), now=1.0) for _ in range(2)]
+    assert [submit.priority for submit in submits] == [-3, -3]

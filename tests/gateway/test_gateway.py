@@ -85,6 +85,22 @@ async def test_a_stop_string_ends_its_own_choice_only(harness: tuple[Harness, Ru
     assert reasons == {0: "stop", 1: "stop"}
 
 
+async def test_usage_tells_what_was_cached_of_the_prompt(harness: tuple[Harness, RunningWorker]) -> None:
+    gateway, running = harness
+    prompt = "a long time ago in a land of many words " * 4
+    running.runner.scripts = {seed: gateway.tokens("one, two") for seed in range(4)}
+    num_full = len(gateway.tokens(prompt)) // 16 * 16
+    assert num_full > 0
+    found = []
+    for salt in ("", "", "pepper"):
+        # The first choice computes the prompt; that the others share it with the first is no hit.
+        stream = gateway.ask(0, 1, 2, 3, prompt=prompt, cache_salt=salt)
+        await read(stream)
+        found.append(stream.usage.num_cached_tokens)
+    assert found == [0, num_full, 0]
+    assert running.snapshot().prefix_hit_tokens_total >= 4 * num_full
+
+
 async def test_closing_a_stream_frees_its_place_and_its_blocks(harness: tuple[Harness, RunningWorker]) -> None:
     gateway, running = harness
     running.runner.scripts[1] = gateway.tokens("word " * 600)

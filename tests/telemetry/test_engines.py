@@ -67,3 +67,24 @@ def test_engine_seen_once_or_no_more_has_no_rate() -> None:
     assert rates.generated_tokens_per_second == pytest.approx(100)
     rates.add([])
     assert rates.generated_tokens_per_second == 0
+
+
+def test_prefix_hits_are_a_share_of_what_started_lately() -> None:
+    rates = TokenRates()
+    assert rates.prefix_hit_ratio is None
+    for second in range(20):
+        rates.add(
+            [
+                snapshot("a", uptime_seconds=second, prefix_query_tokens_total=300 * second),
+                snapshot(
+                    "b",
+                    uptime_seconds=50 + second,
+                    prefix_query_tokens_total=1000 + 100 * second,
+                    prefix_hit_tokens_total=1000 + 80 * second,
+                ),
+            ]
+        )
+    assert rates.prefix_hit_ratio == pytest.approx(0.2)
+    for second in range(20, 30):
+        rates.add([snapshot("a", uptime_seconds=second, prefix_query_tokens_total=5700)])
+    assert rates.prefix_hit_ratio is None

@@ -19,6 +19,7 @@ from serving.telemetry.frames import Frame, LiveFrame, Point
 from serving.telemetry.intervals import IntervalRecorder, encode_batch
 from serving.telemetry.points import live_frame_of, point_of
 from serving.telemetry.pool_monitor import PoolMonitor
+from serving.telemetry.selectors import pool_snapshot
 from tests.telemetry.actions import beat, read_frame
 from tests.telemetry.conftest import POOL, Clock, Consoles, snapshot
 
@@ -56,6 +57,14 @@ async def test_consoles_are_told_what_is_stored(redis: Redis, monitor: PoolMonit
         assert (live.announced_version, live.point.num_running) == (8, 3)
         assert msgspec.json.decode(content)["type"] == "frame"
     assert [sequence for _, sequence, _ in consoles.heard] == [1, 2, 3]
+
+
+async def test_the_share_of_prefix_hits_is_told_by_frame_and_snapshot(redis: Redis, monitor: PoolMonitor) -> None:
+    await beat(redis, snapshot(uptime_seconds=1.0))
+    assert (await next_frame(monitor, redis)).prefix_hit_ratio is None
+    await beat(redis, snapshot(uptime_seconds=2.0, prefix_query_tokens_total=80, prefix_hit_tokens_total=20))
+    assert (await next_frame(monitor, redis)).prefix_hit_ratio == pytest.approx(0.25)
+    assert (await pool_snapshot(redis, POOL))["prefix_hit_ratio"] == pytest.approx(0.25)
 
 
 async def test_each_window_holds_what_was_measured_in_it(redis: Redis, monitor: PoolMonitor) -> None:

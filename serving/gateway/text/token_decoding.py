@@ -45,6 +45,11 @@ class TokenDecoding:
         )
 
 
+def byte_level_bytes(token: str) -> bytes:
+    """What a token of a byte-level tokenizer, as its vocabulary writes it, adds to a text."""
+    return _token_bytes(token, _byte_level_alphabet())
+
+
 def _steps(decoder: Any) -> Iterator[Mapping[str, Any]]:
     """The decoder's single steps, sequences unfolded."""
     if not isinstance(decoder, Mapping):

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from serving.contracts.errors import InvalidValue
 from serving.gateway.text.folder import ModelTextProblem, read_object, read_optional_object
 from serving.gateway.text.token_decoding import TokenDecoding
+from serving.gateway.text.token_spelling import TokenSpeller
 
 _INLINE_CHARACTERS = 4096
 """Text up to this length is encoded at once (about a millisecond); longer text on a thread of its own."""
@@ -34,6 +35,7 @@ class TextModel:
     eos_token_ids: frozenset[int]
     special_ids: frozenset[int]
     decoding: TokenDecoding
+    speller: TokenSpeller
     _tokenizer: Tokenizer
     _may_exceed_vocabulary: bool
     _executor: ThreadPoolExecutor
@@ -49,13 +51,15 @@ class TextModel:
         tokenizer = _build_tokenizer(folder)
         special_ids = frozenset(id_ for id_, token in tokenizer.get_added_tokens_decoder().items() if token.special)
         vocab_size = _positive_integer(folder, config, "vocab_size")
+        decoding = TokenDecoding.of(tokenizer, definition)
         return cls(
             name=folder.name,
             vocab_size=vocab_size,
             max_model_len=_read_max_model_len(folder, config),
             eos_token_ids=_read_eos_token_ids(folder, config),
             special_ids=special_ids,
-            decoding=TokenDecoding.of(tokenizer, definition),
+            decoding=decoding,
+            speller=TokenSpeller(decoding),
             _tokenizer=tokenizer,
             _may_exceed_vocabulary=max(tokenizer.get_vocab().values(), default=0) >= vocab_size,
             _executor=ThreadPoolExecutor(_ENCODING_THREADS, thread_name_prefix="encode"),

@@ -2,61 +2,63 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from serving.contracts.tunables import Tunables
-from serving.engine.bench import EngineFigures, EngineLoad, measure
-from serving.engine.engine import Engine
+from serving.contracts.presets import PRESETS, preset_changes
+from serving.engine.bench.loads import LOADS, QUICK_LOADS, EngineLoad
+
+_KV_BYTES = {"bfloat16": 2, "float32": 4}
 
 
 class Command(BaseCommand):
-    """Measures output tokens a second at given numbers of concurrent requests, or checks a device's arithmetic."""
+    """Measures the engine without transport, beside the machine's limits, or checks a device's arithmetic."""
 
     help = "Measure the engine alone, or check that a device computes what the reference computes (--check)."
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 32])
-        parser.add_argument("--requests", type=int, help="requests a point; default: twice the concurrency")
-        parser.add_argument("--prompt-tokens", type=int, nargs=2, default=(32, 256), metavar=("LOW", "HIGH"))
-        parser.add_argument("--output-tokens", type=int, default=128)
+        """What to measure, and on what."""
+        parser.add_argument(
+            "--workload",
+            default="w1",
+            choices=(*LOADS, "step"),
+            help="w1: 64 requests, 32 at once; w2: one request; step: decode steps at batch 1, 8 and 32",
+        )
+        parser.add_argument("--repeats", type=int, default=3)
+        parser.add_argument("--quick", action="store_true", help="seconds instead of minutes, to see that all works")
+        parser.add_argument("--requests", type=int, help="instead of the workload's")
+        parser.add_argument("--running", type=int, help="sequences in the batch, instead of the workload's")
+        parser.add_argument("--prompt-tokens", type=int, nargs=2, metavar=("LOW", "HIGH"), help="… the workload's")
+        parser.add_argument("--output-tokens", type=int, help="… the workload's")
+        parser.add_argument("--preset", default="mixed", choices=tuple(PRESETS), help="tunables of w1 and w2")
         parser.add_argument("--device", default=settings.FOOTPLATE_DEVICE, choices=("cpu", "cuda"))
         parser.add_argument("--dtype", default=settings.FOOTPLATE_DTYPE, choices=("bfloat16", "float32"))
+        parser.add_argument("--backend", default=settings.FOOTPLATE_BACKEND, choices=("auto", "torch", "cpu"))
         parser.add_argument(
             "--check", action="store_true", help="compare the device with fp32 on the CPU, measure nothing"
         )
         parser.add_argument("--json", action="store_true", help="one JSON object on one line")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        from serving.management.engine_runner import build_runner
-
+        """Measure, then print."""
         if options["check"]:
             self._check(options["device"])
             return
-        runner = build_runner(device=options["device"], dtype=options["dtype"])
-        low, high = options["prompt_tokens"]
-        warm_up = EngineLoad(num_requests=2, concurrency=2, prompt_tokens=(32, 32), output_tokens=8, seed=0)
-        measure(Engine(runner, tunables=Tunables()), warm_up)
-        figures = []
-        for concurrency in options["concurrency"]:
-            load = EngineLoad(
-                num_requests=options["requests"] or 2 * concurrency,
-                concurrency=concurrency,
-                prompt_tokens=(low, high),
-                output_tokens=options["output_tokens"],
-                seed=concurrency,
-            )
-            tunables = Tunables().changed({"max_running": concurrency})
-            figures.append(measure(Engine(runner, tunables=tunables), load))
-            if not options["json"]:
-                self.stdout.write(_line(figures[-1]))
-        if options["json"]:
-            self.stdout.write(json.dumps({"points": [dataclasses.asdict(figure) for figure in figures]}))
+        if options["repeats"] < 1:
+            raise CommandError(f"--repeats must be at least 1, not {options['repeats']}")
+        load = None if options["workload"] == "step" else _load(options)
+        with _only_result_on_stdout():
+            figures = _measure(options, load)
+        self.stdout.write(json.dumps(figures) if options["json"] else _table(figures))
 
     def _check(self, device: str) -> None:
         from serving.engine.models.problem import ModelFolderProblem
@@ -72,8 +74,83 @@ class Command(BaseCommand):
             raise CommandError(f"{device} does not compute what the reference computes")
 
 
-def _line(figures: EngineFigures) -> str:
-    return (
-        f"{figures.concurrency:>4} at once: {figures.output_tokens_per_second:>8.1f} output tokens/s, "
-        f"TTFT p50 {figures.ttft_ms_p50:.0f} ms, step p50 {figures.step_ms_p50:.1f} ms"
-    )
+def _load(options: dict[str, Any]) -> EngineLoad:
+    """The workload with what the command line says otherwise."""
+    load = (QUICK_LOADS if options["quick"] else LOADS)[options["workload"]]
+    wanted = {
+        "num_requests": options["requests"],
+        "max_running": options["running"],
+        "prompt_tokens": options["prompt_tokens"] and tuple(options["prompt_tokens"]),
+        "output_tokens": options["output_tokens"],
+    }
+    load = dataclasses.replace(load, **{name: value for name, value in wanted.items() if value is not None})
+    low, high = load.prompt_tokens
+    if min(load.num_requests, load.max_running, load.output_tokens, low) < 1 or low > high:
+        raise CommandError("each number must be at least 1, and --prompt-tokens LOW HIGH with LOW ≤ HIGH")
+    return load
+
+
+def _measure(options: dict[str, Any], load: EngineLoad | None) -> dict[str, Any]:
+    import torch
+
+    from serving.engine.bench.floors import decoder_cost
+    from serving.engine.bench.limits import LimitsProbe
+    from serving.engine.bench.running import NUM_STEPS, QUICK_NUM_STEPS, bench_load, bench_steps, warm_up
+    from serving.management.engine_runner import build_runner
+
+    dtype = options["dtype"]
+    runner = build_runner(device=options["device"], dtype=dtype, backend=options["backend"])
+    cost = decoder_cost(runner.config, weight_bytes=runner.weight_bytes, kv_bytes=_KV_BYTES[dtype])
+    warm_up(runner)
+    probe = LimitsProbe(options["device"])
+    repeats = 1 if options["quick"] else options["repeats"]
+    identity = {
+        "workload": options["workload"],
+        "model": settings.FOOTPLATE_MODEL.name,
+        "device": options["device"],
+        "dtype": dtype,
+        "weights": settings.FOOTPLATE_WEIGHTS if dtype == "bfloat16" else dtype,
+        "backend": runner.backend,
+        "threads": torch.get_num_threads(),
+        "weight_bytes": cost.weight_bytes,
+        "kv_bytes_per_token": cost.kv_bytes_per_token,
+    }
+    if load is None:
+        num_steps = QUICK_NUM_STEPS if options["quick"] else NUM_STEPS
+        return identity | bench_steps(runner, cost, probe.measure, repeats=repeats, num_steps=num_steps)
+    changes = preset_changes(options["preset"])
+    figures = bench_load(runner, load, cost, probe.measure, repeats=repeats, tunables=changes)
+    return identity | {"preset": options["preset"], "load": dataclasses.asdict(load)} | figures
+
+
+@contextlib.contextmanager
+def _only_result_on_stdout() -> Iterator[None]:
+    """Send to stderr what libraries, and compilers that they start, write to stdout meanwhile."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _table(figures: dict[str, Any]) -> str:
+    limits = f"{figures['bandwidth_gb_per_second']:.1f} GB/s, bf16 products {figures['matmul_gflops']:.0f} GFLOP/s"
+    lines = [f"{figures['model']}, {figures['backend']}, {figures['threads']} threads; measured meanwhile: {limits}"]
+    if "breakdown_ms" not in figures:
+        lines += [
+            f"{figures['output_tokens_per_second']:.1f} output tokens/s, {figures['ratio_to_limit']:.2f} of the limit",
+            f"TTFT p50 {figures['ttft_ms']['p50']:.0f} ms, ITL p50 {figures['itl_ms']['p50']:.1f} ms, "
+            f"p99 {figures['itl_ms']['p99']:.1f} ms, step p50 {figures['step_ms']['p50']:.1f} ms",
+        ]
+        return "\n".join(lines)
+    phases = [name for name in next(iter(figures["breakdown_ms"].values())) if name != "step"]
+    lines.append("  ".join(f"{name:>9}" for name in ("batch", "step ms", "floor ms", "ratio", *phases)))
+    for batch, parts in figures["breakdown_ms"].items():
+        step, floor = figures["step_ms"][batch], figures["floor_ms"][batch]
+        numbers = (step, floor, figures["ratio_to_floor"][batch], *(parts[name] for name in phases))
+        lines.append("  ".join([f"{batch:>9}", *(f"{number:>9.2f}" for number in numbers)]))
+    return "\n".join(lines)

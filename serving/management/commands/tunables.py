@@ -1,4 +1,4 @@
-"""`manage.py tunables show|set|history|table`: read, change and document a pool's tunables."""
+"""`manage.py tunables show|set|preset|history|table`: read, change and document a pool's tunables."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from redis import Redis
 
 from serving.contracts.errors import DomainError
+from serving.contracts.presets import PRESETS, preset_changes
 from serving.contracts.tunables import describe
 from serving.tuning import selectors, services
 from serving.tuning.documentation import tunables_table
@@ -27,15 +28,23 @@ class Command(BaseCommand):
         change = actions.add_parser("set", help="store new values and announce them")
         change.add_argument("changes", nargs="+", metavar="NAME=VALUE")
         change.add_argument("--reason", default="", help="why")
+        preset = actions.add_parser("preset", help="store the values that serve one kind of work and announce them")
+        preset.add_argument("name", choices=tuple(PRESETS), help=_presets_in_words())
         history = actions.add_parser("history", help="the versions, newest first")
         actions.add_parser("table", help="what there is to tune, as the README's table")
-        for action in (show, change, history):
+        for action in (show, change, preset, history):
             action.add_argument("--pool", default=settings.FOOTPLATE_POOL)
 
     def handle(self, *_args: Any, **options: Any) -> None:
         """Run the sub-command."""
         try:
-            actions = {"show": self._show, "set": self._set, "history": self._list, "table": self._document}
+            actions = {
+                "show": self._show,
+                "set": self._set,
+                "preset": self._set_preset,
+                "history": self._list,
+                "table": self._document,
+            }
             actions[options["action"]](options)
         except DomainError as error:
             raise CommandError(error.message) from None
@@ -48,14 +57,16 @@ class Command(BaseCommand):
             self.stdout.write(f"{spec.name:<20} {values[spec.name]!s:>12} {spec.unit:<10} {spec.help} ({spec.bounds})")
 
     def _set(self, options: dict[str, Any]) -> None:
+        changes = dict(_read_assignment(text) for text in options["changes"])
+        self._store(options["pool"], changes, reason=options["reason"])
+
+    def _set_preset(self, options: dict[str, Any]) -> None:
+        name = options["name"]
+        self._store(options["pool"], preset_changes(name), reason=f"preset {name}: {PRESETS[name].reason}")
+
+    def _store(self, pool: str, changes: dict[str, Any], *, reason: str) -> None:
         redis = Redis.from_url(settings.REDIS_URL)
-        version = services.change(
-            options["pool"],
-            dict(_read_assignment(text) for text in options["changes"]),
-            reason=options["reason"],
-            author="command line",
-            redis=redis,
-        )
+        version = services.change(pool, changes, reason=reason, author="command line", redis=redis)
         redis.close()
         self.stdout.write(f"version {version.number} is stored: {_describe(version.changes)}")
 
@@ -77,6 +88,10 @@ def _read_assignment(text: str) -> tuple[str, Any]:
         return name, msgspec.json.decode(value)
     except msgspec.DecodeError:
         return name, value
+
+
+def _presets_in_words() -> str:
+    return "; ".join(f"{name}: {preset.reason}" for name, preset in PRESETS.items())
 
 
 def _describe(changes: dict[str, list[Any]]) -> str:

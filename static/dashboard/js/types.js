@@ -66,6 +66,8 @@
  * @property {number} uptime_seconds
  * @property {number | null} accelerator_ratio
  * @property {number | null} accelerator_memory_bytes
+ * @property {number} prefix_query_tokens_total
+ * @property {number} prefix_hit_tokens_total
  */
 
 /** @typedef {(number | null)[][][]} Percentiles seconds, `[window][interval][percentile]` as `Hello` orders them */

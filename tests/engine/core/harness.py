@@ -96,20 +96,28 @@ def submit(
     owner: OwnerId = OWNER,
     generated: list[int] | None = None,
     waited: float = 0.0,
+    tenant: str = "tenant",
+    cache_salt: str = "",
+    stem: str = "",
+    priority: int = 0,
+    weight: float = 1.0,
     **sampling: Any,
 ) -> Submit:
-    """A Submit; a number as `prompt` is a prompt of that many tokens of its own."""
+    """A Submit; a number as `prompt` is a prompt of that many tokens of its own, or else the beginning of `stem`."""
     if isinstance(prompt, int):
-        prompt = [1 + zlib.crc32(f"{name}.{i}".encode()) % 1000 for i in range(prompt)]
+        prompt = [1 + zlib.crc32(f"{stem or name}.{i}".encode()) % 1000 for i in range(prompt)]
     return Submit(
         key=SequenceKey(RequestId(name), choice),
         attempt=attempt,
         owner_id=owner,
-        tenant="tenant",
+        tenant=tenant,
+        cache_salt=cache_salt,
         prompt_ids=prompt,
         params=params(max_tokens, **sampling),
         generated_ids=generated or [],
         waited_seconds=waited,
+        priority=priority,
+        weight=weight,
     )
 
 
@@ -267,7 +275,7 @@ class World:
                 expected = run_alone(self.ledger.submitted[key], vocab_size=self.runner.vocab_size)
                 assert (self.ledger.tokens[key], ending.reason) == expected
         counts = self.counts()
-        assert counts.kv_blocks_free == counts.kv_blocks_total
+        assert counts.kv_blocks_free + counts.kv_blocks_cached == counts.kv_blocks_total
         assert counts.num_running == counts.num_waiting == counts.num_waiting_tokens == counts.kv_blocks_used == 0
 
     def check_tokens(self, key: SequenceKey) -> None:

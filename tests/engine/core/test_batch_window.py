@@ -135,3 +135,61 @@ def test_wakes_up_for_a_preempted_sequence_though_others_wait_for_company() -> N
     scheduler.abort(SequenceKey(RequestId("a"), 0), 0.0, attempt=1)
     assert (scheduler.num_running, scheduler.num_waiting) == (0, 2)
     assert scheduler.next_wakeup(1.0) == 1.0
+
+
+@pytest.mark.parametrize("mode", ["continuous", "static"])
+@pytest.mark.parametrize("order", ["fcfs", "priority", "fair"])
+def test_the_window_is_the_oldests_whatever_the_order(windowed: World, mode: str, order: str) -> None:
+    windowed.retune(mode=mode, order=order, max_running=2)
+    windowed.submit(submit("oldest", priority=5, tenant="a"))
+    windowed.step()
+    windowed.now += 0.2
+    windowed.retune(max_running=3)
+    windowed.submit(submit("urgent", priority=-100, tenant="b"))
+    windowed.step()
+    assert windowed.counts().num_running == 0
+    assert windowed.engine.next_wakeup() == pytest.approx(windowed.now + 0.05)
+    windowed.now += 0.05
+    windowed.step()
+    assert set(windowed.members()) == {"oldest", "urgent"}
+    windowed.run()
+    windowed.check_ended()
+
+
+def test_long_prompts_beyond_their_lane_fill_no_places() -> None:
+    world = World(num_blocks=4096, tunables={"batch_window_ms": 250, "max_running": 4, "long_prompt_tokens": 20})
+    world.submit(*[submit(f"long{i}", prompt=40, max_tokens=2) for i in range(4)])
+    world.step()
+    assert world.counts().num_running == 0
+    world.submit(*[submit(f"s{i}", prompt=4, max_tokens=2) for i in range(3)])
+    world.step()
+    assert set(world.members()) == {"long0", "s0", "s1", "s2"}
+    world.run()
+    world.check_ended()
+
+
+def test_a_static_batch_of_long_prompts_fills_its_places() -> None:
+    tunables = {"batch_window_ms": 250, "max_running": 3, "long_prompt_tokens": 20, "mode": "static"}
+    world = World(num_blocks=4096, tunables=tunables)
+    world.submit(*[submit(f"long{i}", prompt=40, max_tokens=2) for i in range(3)])
+    world.step()
+    assert world.counts().num_running == 3
+
+
+@pytest.mark.parametrize("order", ["fcfs", "priority", "fair"])
+@pytest.mark.parametrize("mode", ["continuous", "static"])
+def test_the_engine_is_awake_just_when_it_can_compute(mode: str, order: str) -> None:
+    tunables = {"batch_window_ms": 100, "order": order, "mode": mode, "long_prompt_tokens": 10, "max_running": 3}
+    world = World(num_blocks=64, tunables=tunables)
+    num_idle = 0
+    for i in range(12):
+        world.submit(submit(f"r{i}", prompt=6 + 3 * (i % 4), max_tokens=2, tenant=f"t{i % 3}", priority=i % 2))
+        world.engine.take_events()
+        world.now += 0.03
+        wakeup = world.engine.next_wakeup()
+        assert wakeup is not None
+        before = len(world.runner.plans)
+        world.engine.step()
+        assert (wakeup <= world.now) == (len(world.runner.plans) > before)
+        num_idle += wakeup > world.now
+    assert num_idle > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -34,8 +35,12 @@ _TUNABLES = {
     "max_queue_requests": st.integers(1, 100),
     "max_queue_tokens": st.integers(1, 1000),
     "max_queue_wait_ms": st.sampled_from([60_000.0, 60_000.0, 60_000.0, 6000.0, 500.0]),
+    "long_prompt_tokens": st.sampled_from([1024, 30, 15, 7, 1]),
+    "max_long_prefills": st.sampled_from([1, 1, 2, 8]),
+    "order": st.sampled_from(["fcfs", "priority", "fair"]),
     "kv_limit_ratio": st.sampled_from([1.0, 1.0, 0.8, 0.5, 0.01]),
     "kv_watermark_ratio": st.sampled_from([0.0, 0.02, 0.5]),
+    "prefix_caching": st.sampled_from(["on", "off"]),
 }
 _REQUESTS = st.fixed_dictionaries(
     {
@@ -46,6 +51,10 @@ _REQUESTS = st.fixed_dictionaries(
         "min_tokens": st.sampled_from([0, 0, 1]),
         "stop_token_ids": st.sampled_from([(), (), (3,), (3, 9, 24)]),
         "waited": st.sampled_from([0.0, 0.0, 0.3, 5.0]),
+        "tenant": st.sampled_from(["ann", "ann", "bob", "cleo"]),
+        "stem": st.sampled_from(["", "", "s", "t"]),
+        "priority": st.sampled_from([0, 0, -2, 1, 100]),
+        "weight": st.sampled_from([1.0, 1.0, 3.0, 0.25]),
     }
 )
 """The pool holds 48 tokens: a few are refused, most want half of it or more."""
@@ -190,15 +199,7 @@ class EngineMachine(RuleBasedStateMachine):
 
 
 def _attempt(request: Submit, attempt: int, delivered: list[int]) -> Submit:
-    return Submit(
-        key=request.key,
-        attempt=attempt,
-        owner_id=request.owner_id,
-        tenant=request.tenant,
-        prompt_ids=request.prompt_ids,
-        params=request.params,
-        generated_ids=list(delivered),
-    )
+    return msgspec.structs.replace(request, attempt=attempt, generated_ids=list(delivered))
 
 
 _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]

@@ -75,6 +75,21 @@ def test_refuses_who_waited_too_long() -> None:
     world.check_ended()
 
 
+def test_one_that_an_earlier_attempt_began_keeps_nobody_from_being_refused() -> None:
+    world = World(tunables={"max_queue_wait_ms": 1000, "batch_window_ms": 9000})
+    world.submit(submit("begun", attempt=2, generated=[5], waited=2.0), submit("new"))
+    world.step()
+    wakeup = world.engine.next_wakeup()
+    assert wakeup is not None
+    assert abs(wakeup - (world.now + 1)) < 1e-6
+    world.now += 1.5
+    world.step()
+    assert world.reason("new") == "queue_timeout"
+    assert world.ledger.open_keys == [submit("begun").key]
+    world.run()
+    world.check_ended()
+
+
 def test_wakes_up_to_refuse_though_nothing_runs() -> None:
     world = World(tunables={"batch_window_ms": 5000, "max_queue_wait_ms": 300})
     world.submit(submit("a"))

@@ -93,3 +93,12 @@ def test_changing_to_continuous_fills_idle_slots_at_once() -> None:
     world.step()
     assert len(world.tokens("c")) == 1
     assert world.plan.num_padded_tokens == 0
+
+
+def test_choices_of_one_prompt_form_a_batch_together() -> None:
+    world = _static(max_running=4)
+    world.submit(*[submit("n", prompt=20, choice=i, seed=i, max_tokens=3, ignore_eos=True) for i in range(4)])
+    world.step()
+    assert world.counts().num_running == 4
+    world.run()
+    world.check_ended()

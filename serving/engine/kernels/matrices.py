@@ -1,0 +1,48 @@
+"""A weight matrix in the kernels' layout and its C structure."""
+
+from __future__ import annotations
+
+import torch
+
+from serving.engine.kernels import library
+from serving.engine.kernels.library import Library
+from serving.engine.kernels.packing import COLUMNS, INNER_MULTIPLE, padded, panels_of
+from serving.engine.kernels.quantised import WeightFormat, packed_quanta, quantised
+
+_FORMATS: dict[WeightFormat, int] = {
+    "bfloat16": library.BF16,
+    "int8": library.INT8,
+    "int4": library.INT4,
+    "w8a8": library.W8A8,
+}
+
+
+class KernelMatrix:
+    """Owns the packed weights of one product and its bias; never changed after it is made."""
+
+    def __init__(
+        self, weight: torch.Tensor, bias: torch.Tensor | None = None, *, weight_format: WeightFormat = "bfloat16"
+    ) -> None:
+        """`weight` bf16 `[out, in]`, `bias` `[out]`; both are padded with zeros to whole panels."""
+        whole = padded(padded(weight, 0, COLUMNS), 1, INNER_MULTIPLE)
+        is_plain = weight_format == "bfloat16"
+        self._panels = panels_of(whole) if is_plain else packed_quanta(quantised(whole, weight_format))
+        self._bias = None if bias is None else padded(bias.float(), 0, COLUMNS).contiguous()
+        self.num_bytes = self._panels.nbytes
+        """What a product reads."""
+        self.structure = library.Matrix(
+            panels=self._panels.data_ptr(),
+            bias=None if self._bias is None else self._bias.data_ptr(),
+            num_panels=whole.shape[0] // COLUMNS,
+            num_pairs=whole.shape[1] // 2,
+            format=_FORMATS[weight_format],
+        )
+
+    def times(self, rows: torch.Tensor, kernels: Library) -> torch.Tensor:
+        """`rows` bf16 `[num_rows, in]` times the weights, without the bias: fp32 `[num_rows, padded out]`."""
+        whole = padded(rows, 1, INNER_MULTIPLE).contiguous()
+        out = torch.empty(len(rows), self.structure.num_panels * COLUMNS, dtype=torch.float32)
+        kernels.multiply(
+            self.structure, whole.data_ptr(), stride=whole.shape[1], num_rows=len(rows), out=out.data_ptr()
+        )
+        return out

@@ -1,0 +1,184 @@
+"""A model computed by the C++ kernels: bf16 weights and keys, sums in fp32, a step in one call."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from serving.engine.kernels import library
+from serving.engine.kernels.library import Library
+from serving.engine.kernels.matrices import KernelMatrix
+from serving.engine.kernels.packing import COLUMNS, INNER_MULTIPLE, padded
+from serving.engine.kernels.quantised import WeightFormat, vocabulary_format
+from serving.engine.kv_cache import BLOCK_SIZE, KVCacheProblem
+from serving.engine.models.config import ModelConfig
+from serving.engine.models.loader import DecoderWeights, LayerWeights
+from serving.engine.models.model import Batch, Computed
+from serving.engine.models.rope import rotary_frequencies
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Prepared:
+    """The step's arrays; they must outlive the call that reads them."""
+
+    token_ids: npt.NDArray[np.int32]
+    chunk_of: npt.NDArray[np.int32]
+    chunks: npt.NDArray[np.int32]
+    blocks: npt.NDArray[np.int32]
+    logit_rows: npt.NDArray[np.int32]
+
+
+class CpuModel:
+    """Owns packed weights, KV cache and workspace, and the C structures that point to them; on the engine's thread.
+
+    Activations are bf16 where they enter a product, and fp32 otherwise. A row's numbers do not depend on company: see
+    `kernels/tiles.h`.
+    """
+
+    name = "cpu"
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: DecoderWeights,
+        *,
+        kernels: Library,
+        num_blocks: int,
+        weight_format: WeightFormat = "bfloat16",
+    ) -> None:
+        self._config = config
+        self._kernels = kernels
+        self._kept: list[torch.Tensor] = []
+        self._matrices: list[KernelMatrix] = []
+        self._capacity = 0
+        self._workspace = torch.empty(0, dtype=torch.uint8)
+        self._logits = torch.empty((0, config.vocab_size), dtype=torch.float32)
+        layers = [self._layer(layer, weight_format) for layer in weights.layers]
+        self._layers = (library.Layer * config.num_layers)(*layers)
+        frequencies = torch.arange(config.max_model_len, dtype=torch.float32)[:, None] * rotary_frequencies(
+            config.rope, config.head_dim
+        )
+        self._model = library.Model(
+            num_layers=config.num_layers,
+            hidden_size=config.hidden_size,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            vocab_size=config.vocab_size,
+            num_blocks=num_blocks,
+            norm_eps=config.rms_norm_eps,
+            layers=self._layers,
+            embedding=self._keep(weights.embedding),
+            final_norm=self._vector(weights.final_norm),
+            vocabulary=self._matrix(weights.vocabulary, None, weight_format=vocabulary_format(weight_format)),
+            cosines=self._keep(frequencies.cos()),
+            sines=self._keep(frequencies.sin()),
+            cache=self._keep(_cache(config, num_blocks)),
+        )
+
+    @property
+    def weight_bytes(self) -> int:
+        """As `Model.weight_bytes`."""
+        return sum(matrix.num_bytes for matrix in self._matrices)
+
+    def prepare(self, batch: Batch) -> _Prepared:
+        """As `Model.prepare`."""
+        tables = [chunk.block_table for chunk in batch.chunks]
+        first_blocks = itertools.accumulate(map(len, tables[:-1]), initial=0)
+        return _Prepared(
+            token_ids=batch.token_ids.astype(np.int32),
+            chunk_of=np.repeat(np.arange(len(tables), dtype=np.int32), [chunk.num_tokens for chunk in batch.chunks]),
+            chunks=np.asarray(
+                [
+                    (chunk.first_row, chunk.num_tokens, chunk.start, first_block)
+                    for chunk, first_block in zip(batch.chunks, first_blocks, strict=True)
+                ],
+                dtype=np.int32,
+            ),
+            blocks=np.fromiter(itertools.chain.from_iterable(tables), dtype=np.int32),
+            logit_rows=batch.logit_rows.astype(np.int32),
+        )
+
+    def forward(self, prepared: _Prepared) -> Computed:
+        """As `Model.forward`."""
+        num_rows, num_logit_rows = len(prepared.token_ids), len(prepared.logit_rows)
+        self._make_room(num_rows)
+        if num_logit_rows > len(self._logits):
+            # Kept from step to step: the kernel gives out fresh memory page by page, which takes as long as to compute.
+            self._logits = torch.empty((2 * num_logit_rows, self._config.vocab_size), dtype=torch.float32)
+        logits = self._logits[:num_logit_rows]
+        unsound = np.zeros(num_rows, dtype=np.uint8)
+        step = library.Step(
+            num_rows=num_rows,
+            num_chunks=len(prepared.chunks),
+            num_logit_rows=num_logit_rows,
+            token_ids=prepared.token_ids.ctypes.data,
+            chunk_of=prepared.chunk_of.ctypes.data,
+            chunks=prepared.chunks.ctypes.data,
+            blocks=prepared.blocks.ctypes.data,
+            logit_rows=prepared.logit_rows.ctypes.data,
+            logits=logits.data_ptr(),
+            is_unsound=unsound.ctypes.data,
+            workspace=self._workspace.data_ptr(),
+        )
+        self._kernels.forward(self._model, step, capacity=self._capacity, num_threads=torch.get_num_threads())
+        return Computed(logits, unsound.nonzero()[0], step.seconds[1])
+
+    def _make_room(self, num_rows: int) -> None:
+        """A workspace for `num_rows` rows, zeroed: the kernels rely on its padding."""
+        if num_rows <= self._capacity:
+            return
+        self._capacity = max(64, 1 << (num_rows - 1).bit_length())
+        num_bytes = self._kernels.workspace_bytes(self._model, num_rows=self._capacity)
+        self._workspace = torch.zeros(num_bytes, dtype=torch.uint8)
+
+    def _layer(self, layer: LayerWeights, weight_format: WeightFormat) -> library.Layer:
+        gate_up_bias = None if layer.gate_up_bias is None else _in_turn(layer.gate_up_bias)
+        return library.Layer(
+            input_norm=self._vector(layer.input_norm),
+            mlp_norm=self._vector(layer.mlp_norm),
+            query_norm=None if layer.query_norm is None else self._vector(layer.query_norm),
+            key_norm=None if layer.key_norm is None else self._vector(layer.key_norm),
+            qkv=self._matrix(layer.qkv, layer.qkv_bias, weight_format=weight_format),
+            output=self._matrix(layer.output, layer.output_bias, weight_format=weight_format),
+            gate_up=self._matrix(_in_turn(layer.gate_up), gate_up_bias, weight_format=weight_format),
+            down=self._matrix(layer.down, layer.down_bias, weight_format=weight_format),
+        )
+
+    def _matrix(
+        self, weight: torch.Tensor, bias: torch.Tensor | None, *, weight_format: WeightFormat
+    ) -> library.Matrix:
+        matrix = KernelMatrix(weight, bias, weight_format=weight_format)
+        self._matrices.append(matrix)
+        return matrix.structure
+
+    def _vector(self, values: torch.Tensor) -> int:
+        return self._keep(padded(values.float(), 0, INNER_MULTIPLE))
+
+    def _keep(self, tensor: torch.Tensor) -> int:
+        """The tensor's address, which stays good as long as this object lives."""
+        self._kept.append(tensor.contiguous())
+        return self._kept[-1].data_ptr()
+
+
+def _in_turn(gate_up: torch.Tensor) -> torch.Tensor:
+    """Rows of `gate_up` `[2 * inner, …]` so that panels of gate and up follow each other in turn."""
+    gate, up = (padded(part, 0, COLUMNS) for part in gate_up.chunk(2))
+    panels = (-1, COLUMNS, *gate_up.shape[1:])
+    return torch.stack([gate.view(panels), up.view(panels)], dim=1).flatten(0, 2)
+
+
+def _cache(config: ModelConfig, num_blocks: int) -> torch.Tensor:
+    """Zeroed keys and values of all layers `[num_layers, num_blocks, num_kv_heads, 2, padded head_dim * 16]`."""
+    head = math.ceil(config.head_dim / COLUMNS) * COLUMNS
+    shape = (config.num_layers, num_blocks, config.num_kv_heads, 2, head * BLOCK_SIZE)
+    try:
+        return torch.zeros(shape, dtype=torch.bfloat16)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise KVCacheProblem(f"no memory for a KV cache of {2 * math.prod(shape)} bytes ({reason})") from None

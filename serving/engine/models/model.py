@@ -1,0 +1,61 @@
+"""What the runner asks of a model on its device: hidden states in, logits out, keys and values kept between."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from serving.engine.attention.base import AttentionChunk
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Batch:
+    """One step's rows, ragged: `token_ids` and `positions` `[num_tokens]`, the `chunks` that they belong to in order,
+    and the rows whose logits are wanted, `logit_rows` `[num_logit_rows]`, ascending."""
+
+    token_ids: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.int64]
+    chunks: Sequence[AttentionChunk]
+    logit_rows: npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Computed:
+    """What came of a batch: fp32 `logits` `[num_logit_rows, vocab_size]` (the receiver may change them; good until the
+    next `forward`), and the rows with numbers that are not finite. `attention_seconds` is 0 where it cannot be told
+    from the rest."""
+
+    logits: torch.Tensor
+    unsound_rows: npt.NDArray[np.int64]
+    attention_seconds: float = 0.0
+
+
+class Model(Protocol):
+    """A decoder with its weights and its KV cache on one device; called by the engine's thread only.
+
+    A row's numbers are a function of its sequence alone, bit for bit: not of who shares the step, nor of how the
+    sequence was cut into chunks.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name by which a setting chooses this implementation."""
+        ...
+
+    @property
+    def weight_bytes(self) -> int:
+        """What a step reads of the weights at least: all matrices, the output layer among them."""
+        ...
+
+    def prepare(self, batch: Batch) -> Any:
+        """What `forward` needs of `batch` before it can begin: indices, copies to the device."""
+        ...
+
+    def forward(self, prepared: Any) -> Computed:
+        """Store the batch's keys and values and compute the wanted logits."""
+        ...

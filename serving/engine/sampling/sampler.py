@@ -1,0 +1,199 @@
+"""Choosing the next token of every sampled row in one go."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from serving.contracts.messages import TokenLogprobs
+from serving.contracts.sampling import SamplingParams
+from serving.engine.plan import PlannedChunk
+from serving.engine.sampling.blocks import is_on_cpu
+from serving.engine.sampling.filters import Draws
+from serving.engine.sampling.logprobs import logprobs_of
+from serving.engine.sampling.penalties import Penalties, TokenBooks
+
+NOT_FINITE = "the model's output is not finite"
+"""The error of a row whose numbers overflowed or were never numbers."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sampled:
+    """Token ids in the order of the rows; those named in `errors` mean nothing. `logprobs` of rows that asked."""
+
+    token_ids: list[int]
+    errors: dict[int, str]
+    logprobs: dict[int, TokenLogprobs] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Bias:
+    """What is added to logits: `values`, at `rows` and `token_ids`."""
+
+    rows: torch.Tensor
+    token_ids: torch.Tensor
+    values: torch.Tensor
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Bans:
+    """Tokens that would end a sequence before its `min_tokens`: at `rows` and `token_ids`, while the row's index is
+    below `until`."""
+
+    rows: npt.NDArray[np.int64]
+    token_ids: npt.NDArray[np.int64]
+    until: npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Settings:
+    """What a batch's rows ask for, row by row, laid out once for as long as the batch stays the same."""
+
+    params: list[SamplingParams]
+    penalties: Penalties | None
+    bias: _Bias | None
+    bans: _Bans | None
+    draws: Draws | None
+    logprob_rows: list[int]
+
+
+class Sampler:
+    """Owns the settings of the last batch and the books of its penalised tokens; called by the engine's thread.
+
+    A row's token is a function of its logits and its chunk alone, whoever shares the batch: filters are thresholds of
+    probability, found from sorted values and never from sorted positions, and the draw inverts the cumulative
+    distribution in the order of token ids at one number made from seed, choice and index.
+    """
+
+    def __init__(self, eos_token_ids: frozenset[int]) -> None:
+        self._eos_token_ids = eos_token_ids
+        self._books = TokenBooks()
+        self._settings: _Settings | None = None
+
+    def sample(self, logits: torch.Tensor, chunks: Sequence[PlannedChunk]) -> Sampled:
+        """Choose the next token of each chunk from its row of `logits`, fp32 `[num_rows, vocab_size]`, which change.
+
+        In this order: log probabilities are read from the logits as the model gave them; repetition penalty, frequency
+        and presence penalties; `logit_bias`, which a penalty is not to scale; bans (`min_tokens`), which no bias lifts;
+        temperature, top_k, top_p of what top_k left, min_p relative to the most probable token. Tokens as probable as
+        the last one kept by top_k or top_p are kept too. What nobody in the batch asks for is not computed.
+
+        A row whose logits are not finite, or that has no token left, is reported in `errors`; the others are not
+        affected.
+        """
+        if not chunks:
+            return Sampled([], {})
+        settings = self._settings_of(chunks, vocab_size=logits.shape[-1], device=logits.device)
+        asked = logits[settings.logprob_rows] if settings.logprob_rows else None
+        if settings.penalties is not None:
+            self._books.penalise(logits, settings.penalties, chunks)
+        if settings.bias is not None:
+            bias = settings.bias
+            logits.index_put_((bias.rows, bias.token_ids), bias.values, accumulate=True)
+        if settings.bans is not None:
+            _ban(logits, settings.bans, chunks)
+        token_ids, highest = _most_probable(logits)
+        errors = _errors(highest.tolist())
+        if settings.draws is not None:
+            drawing = [chunks[row] for row in settings.draws.rows.tolist()]
+            drawn = settings.draws.draw(
+                logits,
+                highest,
+                choices=[chunk.key.choice for chunk in drawing],
+                indices=[chunk.sample_index for chunk in drawing],
+            )
+            token_ids[settings.draws.rows] = drawn.cpu().numpy()
+        chosen: list[int] = token_ids.tolist()
+        logprobs = {} if asked is None else _logprobs(asked, settings, chosen, errors)
+        return Sampled(chosen, errors, logprobs)
+
+    def _settings_of(self, chunks: Sequence[PlannedChunk], *, vocab_size: int, device: torch.device) -> _Settings:
+        params = [chunk.params for chunk in chunks]
+        # Equal where each is the very same object, which is all that a batch that goes on is asked.
+        if self._settings is None or self._settings.params != params:
+            self._settings = _Settings(
+                params=params,
+                penalties=Penalties.of(params, device=device),
+                bias=_bias_of(params, vocab_size=vocab_size, device=device),
+                bans=self._bans_of(params, vocab_size=vocab_size),
+                draws=Draws.of(params, vocab_size=vocab_size, device=device),
+                logprob_rows=[index for index, row in enumerate(params) if row.num_logprobs is not None],
+            )
+        return self._settings
+
+    def _bans_of(self, params: Sequence[SamplingParams], *, vocab_size: int) -> _Bans | None:
+        """`ignore_eos` makes EOS a token like any other."""
+        banned: list[tuple[int, int, int]] = []
+        for index, row in enumerate(params):
+            if row.min_tokens > 0:
+                ends = set(row.stop_token_ids)
+                if not row.ignore_eos:
+                    ends |= self._eos_token_ids
+                banned += [(index, token_id, row.min_tokens) for token_id in ends if token_id < vocab_size]
+        if not banned:
+            return None
+        rows, token_ids, until = np.asarray(banned, dtype=np.int64).T
+        return _Bans(rows, token_ids, until)
+
+
+def _bias_of(params: Sequence[SamplingParams], *, vocab_size: int, device: torch.device) -> _Bias | None:
+    biased = [
+        (index, token_id, value)
+        for index, row in enumerate(params)
+        for token_id, value in row.logit_bias
+        if token_id < vocab_size
+    ]
+    if not biased:
+        return None
+    rows, token_ids, values = zip(*biased, strict=True)
+    return _Bias(
+        torch.tensor(rows, device=device),
+        torch.tensor(token_ids, device=device),
+        torch.tensor(values, dtype=torch.float32, device=device),
+    )
+
+
+def _ban(logits: torch.Tensor, bans: _Bans, chunks: Sequence[PlannedChunk]) -> None:
+    """Give no probability to what would end a sequence before its `min_tokens`."""
+    indices = np.fromiter([chunk.sample_index for chunk in chunks], dtype=np.int64)
+    active = indices[bans.rows] < bans.until
+    if active.any():
+        rows, token_ids = (torch.from_numpy(array[active]).to(logits.device) for array in (bans.rows, bans.token_ids))
+        logits[rows, token_ids] = -torch.inf
+
+
+def _most_probable(logits: torch.Tensor) -> tuple[npt.NDArray[np.int64], torch.Tensor]:
+    """The token of each row's largest logit, the lowest id of equals, and that logit; in a row with NaN, a NaN.
+
+    On a CPU by NumPy, whose search is vectorised: it takes a tenth of the time.
+    """
+    if is_on_cpu(logits):
+        token_ids: npt.NDArray[np.int64] = logits.numpy().argmax(axis=-1)
+        found = torch.from_numpy(token_ids)
+    else:
+        found = logits.argmax(dim=-1)
+        token_ids = found.cpu().numpy()
+    return token_ids, logits.gather(-1, found[:, None]).squeeze(-1)
+
+
+def _errors(highest: Sequence[float]) -> dict[int, str]:
+    return {
+        index: "no token is left to choose" if value == -math.inf else NOT_FINITE
+        for index, value in enumerate(highest)
+        if not math.isfinite(value)
+    }
+
+
+def _logprobs(
+    logits: torch.Tensor, settings: _Settings, token_ids: Sequence[int], errors: dict[int, str]
+) -> dict[int, TokenLogprobs]:
+    """By row; `logits` are those of the rows that asked, as the model gave them."""
+    rows = settings.logprob_rows
+    num_top = [settings.params[row].num_logprobs or 0 for row in rows]
+    found = logprobs_of(logits, [token_ids[row] for row in rows], num_top)
+    return {row: entry for row, entry in zip(rows, found, strict=True) if row not in errors}

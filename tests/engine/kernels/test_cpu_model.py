@@ -1,0 +1,194 @@
+"""A model computed by the kernels is the model that PyTorch computes, and no row knows its company."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from serving.engine.attention.base import AttentionChunk
+from serving.engine.kernels.library import Library
+from serving.engine.kernels.quantised import WeightFormat, as_if_quantised
+from serving.engine.models.config import read_config
+from serving.engine.models.cpu_model import CpuModel
+from serving.engine.models.loader import DecoderWeights, load_weights
+from serving.engine.models.model import Batch, Model
+from serving.engine.models.torch_model import TorchModel
+from tests.engine.tiny_models import FAMILIES, SHAPES
+
+_NUM_BLOCKS = 200
+_CPU = torch.device("cpu")
+
+
+@dataclasses.dataclass
+class _Context:
+    """A sequence as this test drives it: how much of it is computed, and where."""
+
+    token_ids: list[int]
+    table: list[int]
+    computed: int = 0
+
+
+def _contexts(lengths: Sequence[int], vocab_size: int) -> list[_Context]:
+    """Random contexts over blocks in random order."""
+    rng = np.random.default_rng(1)
+    free = rng.permutation(_NUM_BLOCKS).tolist()
+    contexts = []
+    for length in lengths:
+        table = [free.pop() for _ in range(length // 16 + 1)]
+        contexts.append(_Context(rng.integers(3, vocab_size, length).tolist(), table))
+    return contexts
+
+
+def _step(model: Model, parts: Sequence[tuple[_Context, int]]) -> torch.Tensor:
+    """Logits of every row of a step that computes so many tokens more of each context."""
+    token_ids: list[int] = []
+    positions: list[int] = []
+    chunks = []
+    for context, count in parts:
+        begin, end = context.computed, context.computed + count
+        chunks.append(AttentionChunk(len(token_ids), count, begin, context.table))
+        token_ids += context.token_ids[begin:end]
+        positions += range(begin, end)
+        context.computed = end
+    rows = np.arange(len(token_ids))
+    batch = Batch(np.asarray(token_ids), np.asarray(positions), chunks, rows)
+    computed = model.forward(model.prepare(batch))
+    assert not len(computed.unsound_rows)
+    return computed.logits.clone()
+
+
+def _all_logits(model: Model, contexts: list[_Context], *, chunk: int) -> list[torch.Tensor]:
+    """Every position's logits, `chunk` tokens of every context in each step."""
+    pieces: list[list[torch.Tensor]] = [[] for _ in contexts]
+    while any(context.computed < len(context.token_ids) for context in contexts):
+        active = [index for index, context in enumerate(contexts) if context.computed < len(context.token_ids)]
+        counts = [min(chunk, len(contexts[index].token_ids) - contexts[index].computed) for index in active]
+        logits = _step(model, [(contexts[index], count) for index, count in zip(active, counts, strict=True)])
+        for index, piece in zip(active, logits.split(counts), strict=True):
+            pieces[index].append(piece)
+    return [torch.cat(piece) for piece in pieces]
+
+
+class _Models:
+    """One model's weights in the kernels, in PyTorch's bf16, and in fp32 as the measure of both."""
+
+    def __init__(self, folder: Path, kernels: Library, weight_format: WeightFormat = "bfloat16") -> None:
+        self.config = read_config(folder)
+        weights = load_weights(folder, self.config, dtype=torch.bfloat16, device=_CPU)
+        wide = as_if_quantised(_wide(weights), weight_format)
+        self.ours = CpuModel(self.config, weights, kernels=kernels, num_blocks=_NUM_BLOCKS, weight_format=weight_format)
+        self.pytorch = self._torch_model(as_if_quantised(weights, weight_format), torch.bfloat16)
+        self.exact = self._torch_model(wide, torch.float32)
+
+    def _torch_model(self, weights: DecoderWeights, dtype: torch.dtype) -> TorchModel:
+        return TorchModel(self.config, weights, num_blocks=_NUM_BLOCKS, dtype=dtype, device=_CPU)
+
+    def contexts(self, *lengths: int) -> list[_Context]:
+        return _contexts(lengths, self.config.vocab_size)
+
+
+def _wide(weights: Any) -> Any:
+    def widened(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.float()
+        if isinstance(value, tuple):
+            return tuple(map(widened, value))
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            fields = {field.name: widened(getattr(value, field.name)) for field in dataclasses.fields(value)}
+            return dataclasses.replace(value, **fields)
+        return value
+
+    return widened(weights)
+
+
+def _errors(found: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Of each context, the median of its rows' errors, relative to the spread of a row's logits."""
+    return torch.stack(
+        [
+            ((one - other).norm(dim=-1) / (other - other.mean(dim=-1, keepdim=True)).norm(dim=-1)).median()
+            for one, other in zip(found, exact, strict=True)
+        ]
+    )
+
+
+def _assert_as_exact_as_pytorch(models: _Models, *lengths: int, chunk: int, times: float = 1.5) -> None:
+    """The kernels' logits are about as near to exact ones as PyTorch's in bf16: a wrong term is further off by far."""
+    exact = _all_logits(models.exact, models.contexts(*lengths), chunk=256)
+    ours = _errors(_all_logits(models.ours, models.contexts(*lengths), chunk=chunk), exact)
+    pytorch = _errors(_all_logits(models.pytorch, models.contexts(*lengths), chunk=256), exact)
+    assert (ours <= times * pytorch + 1e-4).all(), (ours, pytorch)
+    assert pytorch.max() < 0.1
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *SHAPES])
+def test_every_family_and_shape_equals_pytorch(
+    kernels: Library, family: str, tiny_model: Callable[[str], Path]
+) -> None:
+    """Prefill in odd chunks beside decodes, over more positions than one span of attention."""
+    _assert_as_exact_as_pytorch(_Models(tiny_model(family), kernels), 1, 15, 40, 530, chunk=37)
+
+
+@pytest.mark.parametrize(("weight_format", "times"), [("int8", 1.5), ("int4", 1.5), ("w8a8", 4)])
+def test_quantised_weights_mean_what_they_stand_for(
+    kernels: Library, weight_format: WeightFormat, times: float, tiny_model: Callable[[str], Path]
+) -> None:
+    """w8a8 rounds activations to bytes, which PyTorch does not."""
+    models = _Models(tiny_model("llama-biased"), kernels, weight_format)
+    _assert_as_exact_as_pytorch(models, 9, 60, chunk=20, times=times)
+
+
+@pytest.mark.parametrize("weight_format", ["bfloat16", "int8", "int4", "w8a8"])
+def test_logits_are_the_same_bit_for_bit_alone_together_and_in_chunks(
+    kernels: Library, weight_format: WeightFormat, tiny_model: Callable[[str], Path]
+) -> None:
+    models = _Models(tiny_model("qwen3"), kernels, weight_format)
+    ours = models.ours
+    lengths = [1, 16, 17, 100, 255, 256, 257, 600]
+    together = _all_logits(ours, models.contexts(*lengths), chunk=1000)
+    for chunk in (1, 7, 64):
+        for one, other in zip(_all_logits(ours, models.contexts(*lengths), chunk=chunk), together, strict=True):
+            assert torch.equal(one, other), f"chunks of {chunk} change a row"
+    for index, context in enumerate(models.contexts(*lengths)):
+        assert torch.equal(_all_logits(ours, [context], chunk=1000)[0], together[index])
+
+
+def test_the_number_of_threads_changes_no_bit(kernels: Library, tiny_model: Callable[[str], Path]) -> None:
+    models = _Models(tiny_model("llama"), kernels)
+    ours = models.ours
+    before = torch.get_num_threads()
+    try:
+        results = []
+        for num_threads in (1, 2, 3, 5):
+            torch.set_num_threads(num_threads)
+            results.append(torch.cat(_all_logits(ours, models.contexts(3, 40, 300), chunk=50)))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(result, results[0]) for result in results)
+
+
+def test_a_step_without_logits_stores_what_it_computes(kernels: Library, tiny_model: Callable[[str], Path]) -> None:
+    ours = _Models(tiny_model("llama"), kernels).ours
+    token_ids, table = np.arange(5, 25), [3, 1]
+
+    def last_logits(begin: int) -> torch.Tensor:
+        """Of all tokens, in two steps with the cut at `begin`, of which the first asks for none."""
+        for start, end in ((0, begin), (begin, 20)):
+            chunk, rows = AttentionChunk(0, end - start, start, table), [end - start - 1] if end == 20 else []
+            batch = Batch(token_ids[start:end], np.arange(start, end), [chunk], np.asarray(rows, dtype=np.int64))
+            computed = ours.forward(ours.prepare(batch))
+            assert len(computed.logits) == len(rows)
+        return computed.logits.clone()
+
+    assert torch.equal(last_logits(7), last_logits(19))
+
+
+def test_the_attention_is_a_part_of_the_time(kernels: Library, tiny_model: Callable[[str], Path]) -> None:
+    ours = _Models(tiny_model("llama"), kernels).ours
+    batch = Batch(np.asarray([5]), np.asarray([0]), [AttentionChunk(0, 1, 0, [0])], np.asarray([0]))
+    assert ours.forward(ours.prepare(batch)).attention_seconds > 0
