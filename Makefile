@@ -12,7 +12,7 @@ CHECKED := env -u DATABASE_URL -u REDIS_URL -u FOOTPLATE_MODEL -u HOST -u PORT
 PRODUCTION := $(CHECKED) FOOTPLATE_TLS=1 FOOTPLATE_DEBUG=0 HOST=0.0.0.0 ALLOWED_HOSTS=footplate.example
 
 # Quick tests run side by side, each process with one thread of arithmetic; the others need the machine for themselves.
-QUICK := not model and not stack and not browser and not waits and not long
+QUICK := not model and not stack and not browser and not waits and not heavy and not long
 RUN_QUICK := $(CHECKED) OMP_NUM_THREADS=1 $(PYTEST) -q -n 3 --dist worksteal -m "$(QUICK)"
 
 .DEFAULT_GOAL := help

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import itertools
 from collections.abc import Sequence
@@ -12,10 +13,19 @@ from django.http.response import HttpResponseBase
 
 from serving.api.context import ApiServices, Stream, principal_of, scope_of, services_of
 from serving.api.echo import PromptOnlyStream
-from serving.api.mapping import check_request, choose_seed, is_prompt_only, num_choices_of, sampling_of, stops_of
+from serving.api.mapping import (
+    check_request,
+    choose_seed,
+    is_prompt_only,
+    num_choices_of,
+    num_prompt_logprobs_of,
+    sampling_of,
+    stops_of,
+)
 from serving.api.prompts import Prompt
 from serving.api.responses import Answer, Shape
 from serving.api.schemas import GenerationRequest
+from serving.api.shared_prompts import SharedPromptStream
 from serving.api.starting import NewRequest
 from serving.api.streaming import open_event_stream
 from serving.contracts.errors import EngineFailure, ModelNotFound
@@ -41,6 +51,8 @@ async def answer(
     services, scope = services_of(request), scope_of(request)
     new_request = _new_request(request, body, pool=pool, prompts=prompts)
     stream = await services.starter.start(new_request, cleanup=scope.cleanup)
+    if num_prompt_logprobs_of(body) is not None:
+        stream = SharedPromptStream(stream, choices_each=num_choices_of(body))
     if is_prompt_only(body):
         stream = PromptOnlyStream(stream)
     num_choices = len(prompts) * num_choices_of(body)
@@ -82,7 +94,10 @@ async def _collect(stream: Stream, shape: Shape, *, num_choices: int) -> bytes:
             gathered[delta.choice].append(delta)
     finally:
         await stream.aclose()
-    return shape.whole([_whole(deltas) for deltas in gathered], stream.usage)
+    answers = [_whole(deltas) for deltas in gathered]
+    if all(answer.logprobs is None and answer.prompt is None for answer in answers):
+        return shape.whole(answers, stream.usage)
+    return await asyncio.to_thread(shape.whole, answers, stream.usage)
 
 
 def _whole(deltas: Sequence[ChoiceDelta]) -> Answer:

@@ -10,6 +10,9 @@ from serving.contracts.errors import ContextLengthExceeded, InvalidValue
 from serving.contracts.sampling import MAX_SEED, SamplingParams
 
 DEFAULT_COMPLETION_TOKENS = 16
+MAX_TOLD_OF_PROMPTS = 200_000
+"""Log probabilities of prompts in one answer, at most: about 12 MB of JSON, and a little more than a context of 8,192
+tokens with the 20 most probable at each place."""
 _BYTES_A_TOKEN = 3
 """A cautious guess for text that was not tokenised yet: English has about four."""
 _MESSAGE_OVERHEAD_TOKENS = 8
@@ -48,7 +51,7 @@ def decide_max_tokens(request: GenerationRequest, *, num_prompt_tokens: int, max
     """
     wanted = limit_of(request)
     if is_prompt_only(request):
-        wanted = 1  # which no engine goes below, and nobody is shown
+        return _decide_for_prompt_only(num_prompt_tokens, max_context_tokens=max_context_tokens)
     if wanted is None and isinstance(request, CompletionRequest):
         wanted = DEFAULT_COMPLETION_TOKENS
     if wanted is None:
@@ -62,10 +65,23 @@ def decide_max_tokens(request: GenerationRequest, *, num_prompt_tokens: int, max
     return wanted
 
 
+def _decide_for_prompt_only(num_prompt_tokens: int, *, max_context_tokens: int) -> int:
+    """One token, which no engine goes below, and nobody is shown."""
+    if num_prompt_tokens >= max_context_tokens:
+        raise ContextLengthExceeded(
+            f"This model's maximum context length is {max_context_tokens} tokens, and a prompt that is echoed with "
+            f"max_tokens 0 leaves one of them free: it has at most {max_context_tokens - 1} tokens, not "
+            f"{num_prompt_tokens}.",
+            param="prompt",
+        )
+    return 1
+
+
 def sampling_of(
     request: GenerationRequest, num_prompt_tokens: int, *, max_context_tokens: int, seed: int
 ) -> SamplingParams:
     """How each choice is sampled. Raises `InvalidValue` and `ContextLengthExceeded`."""
+    _check_told_of_prompts(request, num_prompt_tokens)
     return SamplingParams(
         max_tokens=decide_max_tokens(
             request, num_prompt_tokens=num_prompt_tokens, max_context_tokens=max_context_tokens
@@ -99,6 +115,22 @@ def num_prompt_logprobs_of(request: GenerationRequest) -> int | None:
     echoed = num_logprobs_of(request) if echoes(request) else None
     counts = [count for count in (request.prompt_logprobs, echoed) if count is not None]
     return max(counts, default=None)
+
+
+def _check_told_of_prompts(request: GenerationRequest, num_prompt_tokens: int) -> None:
+    """Raise `InvalidValue` where an answer would tell too much of prompts as long as this one."""
+    count = num_prompt_logprobs_of(request)
+    if count is None:
+        return
+    times = num_choices_of(request) * len(prompts_of(request)) if isinstance(request, CompletionRequest) else 1
+    total = times * num_prompt_tokens * (1 + count)
+    if total > MAX_TOLD_OF_PROMPTS:
+        field = "prompt_logprobs" if request.prompt_logprobs == count else "logprobs"
+        bounds = (
+            f"so small that choices x prompt tokens x (1 + {field}) of all prompts come to at most "
+            f"{MAX_TOLD_OF_PROMPTS}: {total} are too many for one answer"
+        )
+        raise InvalidValue(field, count, bounds)
 
 
 def echoes(request: GenerationRequest) -> bool:

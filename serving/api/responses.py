@@ -33,7 +33,7 @@ from serving.api.logprobs import (
     prompt_logprobs,
 )
 from serving.gateway.generation import ChoiceDelta, Usage
-from serving.gateway.logprobs import TokenEntry
+from serving.gateway.logprobs import PromptEntries, TokenEntry
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class Answer:
     text: str
     finish_reason: FinishReason
     logprobs: tuple[TokenEntry, ...] | None = None
-    prompt: tuple[TokenEntry, ...] | None = None
+    prompt: PromptEntries | None = None
 
 
 class Shape(Protocol):
-    """One endpoint's way to say what a request produced."""
+    """One endpoint's way to say what a request produced. Any thread may ask: to tell of a long prompt takes time."""
 
     def openings(self, num_choices: int) -> list[bytes]:
         """Chunks before any text."""
@@ -188,7 +188,7 @@ class CompletionShape:
         return self._encode(choices, usage_body(usage))
 
     def _logprobs(
-        self, choice: int, entries: tuple[TokenEntry, ...] | None, prompt: tuple[TokenEntry, ...] | None
+        self, choice: int, entries: tuple[TokenEntry, ...] | None, prompt: PromptEntries | None
     ) -> CompletionLogprobs | None:
         """Those of a text's tokens, the echoed prompt's before them."""
         if entries is None:
@@ -197,14 +197,14 @@ class CompletionShape:
             return completion_logprobs(entries)
         echoed = self._echo.text_of(choice)
         found = completion_logprobs(entries, offset=len(echoed))
-        return found if prompt is None else joined(echoed_logprobs(prompt, echoed), found)
+        return found if prompt is None else joined(echoed_logprobs(prompt.entries(), echoed), found)
 
     def _encode(self, choices: list[CompletionChoice], usage: UsageBody | UnsetType | None) -> bytes:
         return encode(Completion(id=self._id, created=self._created, model=self._model, choices=choices, usage=usage))
 
 
 def _prompt_logprobs(answer: Answer) -> PromptLogprobs | UnsetType:
-    return UNSET if answer.prompt is None else prompt_logprobs(answer.prompt)
+    return UNSET if answer.prompt is None else prompt_logprobs(answer.prompt.entries())
 
 
 def usage_body(usage: Usage) -> UsageBody:

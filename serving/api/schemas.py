@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from serving.api.compatibility import drop_fields_without_effect
+from serving.contracts.messages import MAX_PRIORITY
 from serving.contracts.sampling import MAX_LOGIT_BIASES, MAX_LOGPROBS
 
 MAX_CHOICES = 16
@@ -20,7 +21,6 @@ MAX_STOP_CHARACTERS = 256
 MAX_CACHE_SALT_CHARACTERS = 256
 MAX_STOP_TOKEN_IDS = 128
 MAX_MESSAGES = 4096
-MAX_PRIORITY = 100
 _INT32 = 2**31 - 1
 
 

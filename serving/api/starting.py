@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
 from redis.exceptions import RedisError
 
 from serving.admission.door import Door, Permit, Weight
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NewRequest:
     """A request that nobody let in yet. `params_for` gives the sampling of every choice for a prompt of so many tokens,
-    or raises the `DomainError` of one that cannot be served; `arrived_at` is in seconds of the monotonic clock."""
+    or raises the `DomainError` of one that cannot be served; of the prompt itself, the first choice alone is told.
+    `arrived_at` is in seconds of the monotonic clock."""
 
     request_id: RequestId
     pool: PoolView
@@ -113,12 +115,17 @@ class Starter:
 
 
 def _generation_of(request: NewRequest, index: int, *, prompt_ids: list[int]) -> Generation:
+    params = request.params_for(len(prompt_ids))
+    others = params
+    if params.num_prompt_logprobs is not None:
+        # Of one prompt there is one thing to tell; and who does not ask shares what the first computes.
+        others = msgspec.structs.replace(params, num_prompt_logprobs=None)
     return Generation(
         request_id=request.request_id if index == 0 else RequestId(f"{request.request_id}-{index}"),
         pool=request.pool.name,
         tenant=request.tenant,
         prompt_ids=prompt_ids,
-        params=(request.params_for(len(prompt_ids)),) * request.num_choices,
+        params=(params, *[others] * (request.num_choices - 1)),
         stop=request.stop,
         arrived_at=request.arrived_at,
         priority=request.priority,

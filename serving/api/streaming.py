@@ -11,6 +11,7 @@ from django.http import StreamingHttpResponse
 from serving.api.context import Stream
 from serving.api.errors import problem_of
 from serving.api.responses import Shape
+from serving.gateway.generation import ChoiceDelta
 
 WAITING_COMMENT_SECONDS = 5.0
 """How often a client whose request waits is told that the connection lives."""
@@ -59,7 +60,7 @@ async def _events(
             yield _event(opening)
         async for delta in stream:
             if delta.text or delta.finish_reason is not None or delta.prompt is not None:
-                yield _event(shape.chunk(delta))
+                yield _event(await _encode(shape, delta))
         if include_usage:
             yield _event(shape.usage_chunk(stream.usage))
         yield _DONE
@@ -67,6 +68,12 @@ async def _events(
         yield _event(problem_of(error).body)
     finally:
         await stream.aclose()
+
+
+async def _encode(shape: Shape, delta: ChoiceDelta) -> bytes:
+    if delta.prompt is None:
+        return shape.chunk(delta)
+    return await asyncio.to_thread(shape.chunk, delta)
 
 
 def _event(body: bytes) -> bytes:

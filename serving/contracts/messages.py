@@ -15,6 +15,8 @@ from serving.contracts.sampling import SamplingParams
 from serving.contracts.tunables import Tunables
 
 SCHEMA_VERSION = 1
+MAX_PRIORITY = 100
+"""The least urgent priority; its negative is the most urgent."""
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 RefusalCode = Literal["context_length_exceeded", "queue_timeout", "draining", "invalid_value", "unsupported_schema"]
@@ -171,10 +173,14 @@ EngineState = Literal["ready", "draining"]
 class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """An engine's state between two steps: its heartbeat's content. Counters (`_total`) count from its start.
 
+    `dtype` says how the weights are kept, `backend` what computes with them: within one of each a seeded text is the
+    same.
+
     `accelerator_ratio` (utilisation, 0 to 1) and `accelerator_memory_bytes` (in use on the device) are the device's
     own account; None where there is no accelerator or it does not tell, and then `busy_ratio` (the share of the last
     seconds spent in steps) and `rss_bytes` (the process's resident memory) say what can be said. Of the
-    `prefix_query_tokens_total` context tokens of sequences that started, `prefix_hit_tokens_total` were found cached.
+    `prefix_query_tokens_total` context tokens of sequences that started, `prefix_hit_tokens_total` were found cached;
+    what choices of one request share is in neither, and but once in `prompt_tokens_total`.
     """
 
     engine_id: EngineId
@@ -205,6 +211,7 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     uptime_seconds: float
     accelerator_ratio: float | None = None
     accelerator_memory_bytes: int | None = None
+    backend: str = ""
     prefix_query_tokens_total: int = 0
     prefix_hit_tokens_total: int = 0
     schema_version: int = SCHEMA_VERSION

@@ -8,6 +8,7 @@ from serving.engine.order import Order
 from serving.engine.roster import Roster
 from serving.engine.sequence import Sequence
 from serving.engine.step_admission import KvLimits, is_company_complete, num_blocks_of, window_ends_at
+from serving.engine.token_budget import most_prefill
 
 
 def is_window_over(roster: Roster, tunables: Tunables, kv: KvLimits, *, oldest: Sequence, now: float) -> bool:
@@ -18,11 +19,10 @@ def is_window_over(roster: Roster, tunables: Tunables, kv: KvLimits, *, oldest: 
     num_long = sum([s.is_prefilling and is_long_prefill(s, tunables.long_prompt_tokens) for s in running])
     most_long = len(roster.waiting) if tunables.mode == "static" else max(0, tunables.max_long_prefills - num_long)
     return is_company_complete(
-        roster.waiting.company(most_long=most_long),
+        roster.needs_of(roster.waiting.company(most_long=most_long), share_prompts=tunables.mode == "continuous"),
         tunables,
         num_running=len(running),
         room_blocks=kv.room(num_used=roster.pool.num_used, alone=not running),
-        block_size=roster.block_size,
     )
 
 
@@ -63,8 +63,8 @@ class Joining:
         joined: list[Sequence] = []
         candidates = roster.waiting.candidates(with_unstarted=takes_new)
         while len(roster.running) < self._tunables.max_running and (sequence := candidates.next()) is not None:
-            is_long = not self._is_static and self._is_long(sequence)
-            if is_long and self._num_long >= self._tunables.max_long_prefills:
+            is_long = not self._is_static and sequence.is_long
+            if is_long and self._is_long_lane_full():
                 candidates.close_long_lane()
             elif not self._is_static and roster.is_sibling_prefilling(sequence):
                 candidates.pass_over(sequence)
@@ -88,7 +88,7 @@ class Joining:
 
     def _count(self, sequence: Sequence) -> None:
         """Take what this one will compute in the step from what is left for others."""
-        need = min(sequence.prefill_end - sequence.num_computed_tokens, self._tunables.max_prefill_chunk)
+        need = most_prefill(sequence, self._tunables)
         if is_long_prefill(sequence, self._tunables.long_prompt_tokens):
             self._num_long += 1
             self._long_need += need
@@ -101,10 +101,9 @@ class Joining:
             return max(self._least_long, self._budget - self._short_need) - self._long_need
         return self._budget - self._short_need - min(self._least_long, self._long_need)
 
-    def _is_long(self, sequence: Sequence) -> bool:
-        # What it has to compute may have become less while it waited.
-        most = self._tunables.long_prompt_tokens
-        return sequence.is_long and self._roster.num_tokens_to_compute(sequence) > most
+    def _is_long_lane_full(self) -> bool:
+        """Of prompts, or since those in it use up what long ones have of the budget."""
+        return self._num_long >= self._tunables.max_long_prefills or self._budget_left(is_long=True) <= 0
 
     def _has_room_for(self, sequence: Sequence) -> bool:
         roster = self._roster

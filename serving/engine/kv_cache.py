@@ -21,9 +21,8 @@ def block_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
     return 2 * config.num_layers * config.num_kv_heads * config.head_dim * BLOCK_SIZE * dtype.itemsize
 
 
-def blocks_for(num_bytes: int, config: ModelConfig, dtype: torch.dtype) -> int:
-    """How many blocks fit `num_bytes`; raises `KVCacheProblem` where that is fewer than `MIN_BLOCKS`."""
-    size = block_bytes(config, dtype)
+def blocks_for(num_bytes: int, size: int) -> int:
+    """How many blocks of `size` bytes fit `num_bytes`. Raises `KVCacheProblem` for fewer than `MIN_BLOCKS`."""
     num_blocks = num_bytes // size
     if num_blocks < MIN_BLOCKS:
         raise KVCacheProblem(

@@ -11,16 +11,19 @@ import msgspec
 from serving.contracts.messages import SequenceKey, TokenLogprobs
 from serving.contracts.sampling import SamplingParams
 
+MOST_READ_TOKENS = 64
+"""Tokens of a step, at most, in chunks that read their prompt: each comes with numbers for a whole vocabulary, so that
+more would take hundreds of megabytes, and keep all streams waiting for as long."""
+
 
 # A Struct, since one is made for each sequence in each step: a frozen dataclass takes fifteen times as long to make.
 class PlannedChunk(msgspec.Struct, frozen=True, gc=False):
     """One sequence's part of a step: the tokens at positions `start … start + len(token_ids) - 1`.
 
     Their keys and values are written to the cache, and each attends to every position up to its own. `block_table`
-    covers all of them; it is the sequence's own list, valid until the next call of `schedule`. With `samples`, the last
-    position's logits choose the next token, whose index among the sequence's generated tokens is `sample_index`.
-    `context` is the sequence's own list of all its tokens, of which the first `num_prompt_tokens` are the prompt; it is
-    valid until `update`. That list only ever grows.
+    covers all of them. With `samples`, the last position's logits choose the next token, whose index among the
+    sequence's generated tokens is `sample_index`. `context` is all of its tokens, of which the first
+    `num_prompt_tokens` are the prompt; it only ever grows. Both lists are the sequence's own, valid until `update`.
     """
 
     key: SequenceKey
@@ -38,6 +41,11 @@ class PlannedChunk(msgspec.Struct, frozen=True, gc=False):
     def end(self) -> int:
         """Position after the last token: the context's length after the step."""
         return self.start + len(self.token_ids)
+
+    @property
+    def reads_prompt(self) -> bool:
+        """Whether it is to be told how probable the prompt's tokens are. Where a token was generated, it was told."""
+        return self.params.num_prompt_logprobs is not None and self.sample_index == 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,11 +70,13 @@ class StepPlan:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Where a step's time went, in seconds. Attention is a part of the forward pass, where the backend can tell."""
+    """Where a step's time went, in seconds. Matrix products and attention are parts of the forward pass, 0
+    where the backend cannot tell."""
 
     prepare_seconds: float = 0.0
     forward_seconds: float = 0.0
     sample_seconds: float = 0.0
+    linear_seconds: float = 0.0
     attention_seconds: float = 0.0
 
 
@@ -78,8 +88,8 @@ class StepResult:
     The others are not affected.
 
     `logprobs` has, by index, an entry a token for the chunks that asked; `prompt_logprobs`, by index, an entry for each
-    prompt token at positions `start + 1 … end` of the chunks that asked (of a prompt's last position, none). Where a
-    token was generated before, the prompt's were told with it.
+    prompt token at positions `start + 1 … end` of the chunks that read their prompt: none for a prompt's last position,
+    so that there may be no entry, but a list there is.
     """
 
     token_ids: Seq[Seq[int]]

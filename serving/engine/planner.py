@@ -8,11 +8,11 @@ from serving.engine.joining import Joining, is_window_over
 from serving.engine.long_lane import is_long_prefill, least_share
 from serving.engine.order import Order
 from serving.engine.padding import StaticBatch
-from serving.engine.plan import PlannedChunk, StepPlan
+from serving.engine.plan import MOST_READ_TOKENS, PlannedChunk, StepPlan
 from serving.engine.roster import Roster
 from serving.engine.sequence import Sequence, SequenceStatus
 from serving.engine.step_admission import KvLimits
-from serving.engine.token_budget import prefill_budget
+from serving.engine.token_budget import most_prefill, prefill_budget
 
 _PREEMPTIONS_BEFORE_PROTECTION = 2
 
@@ -138,26 +138,41 @@ class StepPlanner:
         """
         if not prefilling:
             return []
-        most, long_tokens = self._tunables.max_prefill_chunk, self._tunables.long_prompt_tokens
+        long_tokens = self._tunables.long_prompt_tokens
         by_merit = sorted(self._order.by_merit(prefilling), key=_never_gave_way)
-        short = [sequence for sequence in by_merit if not is_long_prefill(sequence, long_tokens)]
-        long = [sequence for sequence in by_merit if is_long_prefill(sequence, long_tokens)]
-        wanted = sum([min(sequence.prefill_end - sequence.num_computed_tokens, most) for sequence in long])
-        portions = _share_out(short, budget - min(least_share(budget, step), wanted), most=most)
+        wanted = _wanted(by_merit, self._tunables)
+        short = [portion for portion in wanted if not is_long_prefill(portion[0], long_tokens)]
+        long = [portion for portion in wanted if is_long_prefill(portion[0], long_tokens)]
+        kept_for_long = min(least_share(budget, step), sum([count for _, count in long]))
+        portions = _share_out(short, budget - kept_for_long)
         budget -= sum([count for _, count in portions])
-        return portions + _share_out(long, budget, most=most)
+        return portions + _share_out(long, budget)
 
     def _share_decode(self, decoding: list[Sequence], budget: int) -> list[Portion]:
         if len(decoding) > budget:
             decoding = self._order.choose_decodes(decoding, budget)
-        return _share_out(decoding, budget, most=budget)
+        return _share_out([(s, len(s.token_ids) - s.num_computed_tokens) for s in decoding], budget)
 
 
-def _share_out(sequences: list[Sequence], budget: int, *, most: int) -> list[Portion]:
-    """Give each in turn what it lacks, up to `most`, while the budget lasts."""
+def _wanted(prefilling: list[Sequence], tunables: Tunables) -> list[Portion]:
+    """What each could compute. Those that read their prompts share what a step may read, the others wait."""
+    wanted = []
+    unread = MOST_READ_TOKENS
+    for sequence in prefilling:
+        count = most_prefill(sequence, tunables)
+        if sequence.reads_prompt:
+            count = min(count, unread)
+            unread -= count
+        if count:
+            wanted.append((sequence, count))
+    return wanted
+
+
+def _share_out(wanted: list[Portion], budget: int) -> list[Portion]:
+    """Give each in turn what it wants while the budget lasts."""
     portions = []
-    for sequence in sequences:
-        count = min(len(sequence.token_ids) - sequence.num_computed_tokens, most, budget)
+    for sequence, most in wanted:
+        count = most if most < budget else budget
         if count <= 0:
             break
         portions.append((sequence, count))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from serving.contracts.ids import OwnerId, RequestId
 from serving.contracts.messages import SequenceKey
@@ -31,9 +31,10 @@ class Roster:
         self.waiting = WaitingQueue(order, long_tokens=long_tokens, num_to_compute=self.num_tokens_to_compute)
         self.running: list[Sequence] = []
         self.num_prefix_query_tokens = 0
-        """Context tokens of the sequences that started while prefix caching was on, each start counted."""
+        """Context tokens of the sequences that started while prefix caching was on, each start counted, but for those
+        that a sibling had computed."""
         self.num_prefix_hit_tokens = 0
-        """Those of them that were computed already."""
+        """Those of them that were found."""
         self._by_request: dict[RequestId, dict[int, Sequence]] = {}
         self._is_caching = True
 
@@ -64,6 +65,8 @@ class Roster:
         sequence.family = next(alike, sequence.serial)
         choices[sequence.key.choice] = sequence
         self.waiting.push(sequence)
+        if not all(choice.is_refusable for choice in choices.values()):
+            self._spare_request(sequence)
 
     def use_prefix_caching(self, *, is_on: bool) -> None:
         """Look up and keep what sequences compute, or neither; when it ends, all that is cached is dropped.
@@ -96,6 +99,21 @@ class Roster:
         num_held = bisect.bisect_left(found, 0, key=lambda block: -self.pool.num_holders(block))
         return num_blocks_of(sequence.num_tokens, self.block_size) - num_held
 
+    def needs_of(self, waiting: Iterable[Sequence], *, share_prompts: bool) -> Iterator[tuple[int, int]]:
+        """Tokens to compute and blocks to take of each of these waiting sequences, if they started together.
+
+        With `share_prompts`, a choice waits for the first of its siblings and shares what that one computes.
+        """
+        families: set[int] = set()
+        for sequence in waiting:
+            num_tokens, num_blocks = self.num_tokens_to_compute(sequence), self.num_blocks_to_start(sequence)
+            if share_prompts and (sequence.family in families or self._running_siblings(sequence)):
+                num_own_tokens = sequence.num_tokens - self._num_prompt_blocks(sequence) * self.block_size
+                num_tokens = min(num_tokens, num_own_tokens)
+                num_blocks = min(num_blocks, num_blocks_of(num_own_tokens, self.block_size))
+            families.add(sequence.family)
+            yield num_tokens, num_blocks
+
     def is_sibling_prefilling(self, sequence: Sequence) -> bool:
         """Whether a waiting sequence could share its whole prompt if it waited, since a sibling is computing it.
 
@@ -111,16 +129,22 @@ class Roster:
         What it finds computed is not computed again, its last token excepted.
         """
         found = self._find_beginning(sequence)
+        num_shared_tokens = self._num_shared_tokens(sequence)
         self.pool.share(found)
         fresh = self.pool.allocate(num_blocks_of(sequence.num_tokens, self.block_size) - len(found))
         assert fresh is not None, f"{sequence.key} was started without room for it"
+        self._spare_request(sequence)
         self.waiting.remove(sequence)
         sequence.block_table = found + fresh
         sequence.num_computed_tokens = len(found) * self.block_size
         sequence.prefill_end = sequence.num_tokens
         if sequence.num_preemptions == 0:
             sequence.num_cached_tokens = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
+        sequence.num_counted_prompt_tokens = max(sequence.num_counted_prompt_tokens, num_shared_tokens)
         self._link(sequence, found)
+        if self._is_caching and sequence.params.num_prompt_logprobs is None:
+            self.num_prefix_query_tokens += sequence.num_tokens - num_shared_tokens
+            self.num_prefix_hit_tokens += sequence.num_computed_tokens - num_shared_tokens
         sequence.status = SequenceStatus.RUNNING
         bisect.insort(self.running, sequence, key=rank_of)
 
@@ -195,10 +219,8 @@ class Roster:
             most = (sequence.num_tokens - 1) // self.block_size
             found = self.prefix_cache.find(sequence.chain, sequence.token_ids, most=most)
         num_prompt_blocks = self._num_prompt_blocks(sequence)
-        if len(found) < num_prompt_blocks:
-            for sibling in self._running_siblings(sequence):
-                if sibling.num_computed_tokens >= num_prompt_blocks * self.block_size:
-                    return sibling.block_table[:num_prompt_blocks]
+        if len(found) < num_prompt_blocks and (sibling := self._sibling_past_prompt(sequence)) is not None:
+            return sibling.block_table[:num_prompt_blocks]
         return found
 
     def _num_prompt_blocks(self, sequence: Sequence) -> int:
@@ -206,6 +228,23 @@ class Roster:
         if sequence.params.num_prompt_logprobs is not None:
             return 0
         return min(sequence.num_prompt_tokens, sequence.num_tokens - 1) // self.block_size
+
+    def _num_shared_tokens(self, sequence: Sequence) -> int:
+        """Positions of a waiting sequence that are a sibling's work."""
+        if self._sibling_past_prompt(sequence) is None:
+            return 0
+        return self._num_prompt_blocks(sequence) * self.block_size
+
+    def _sibling_past_prompt(self, sequence: Sequence) -> Sequence | None:
+        """A running sibling that has computed all that the two can share."""
+        num_tokens = self._num_prompt_blocks(sequence) * self.block_size
+        past = (other for other in self._running_siblings(sequence) if other.num_computed_tokens >= num_tokens)
+        return next(past, None)
+
+    def _spare_request(self, sequence: Sequence) -> None:
+        """Refuse none of its request's choices for waiting any more."""
+        for choice in self._by_request[sequence.key.request_id].values():
+            self.waiting.spare(choice)
 
     def _running_siblings(self, sequence: Sequence) -> list[Sequence]:
         choices = self._by_request[sequence.key.request_id]
@@ -219,9 +258,6 @@ class Roster:
 
     def _link(self, sequence: Sequence, found: list[int]) -> None:
         """Begin to note what a sequence computes that starts with the blocks `found`."""
-        if self._is_caching and sequence.params.num_prompt_logprobs is None:
-            self.num_prefix_query_tokens += sequence.num_tokens
-            self.num_prefix_hit_tokens += sequence.num_computed_tokens
         chain = sequence.chain
         # A sibling's blocks that are not cached stay so: behind them, nothing could be found.
         is_chained = self._is_caching and len(found) <= len(chain.blocks)

@@ -114,12 +114,13 @@ class Scheduler:
 
     @property
     def num_prefix_query_tokens(self) -> int:
-        """Context tokens of the sequences that started while prefix caching was on, since the engine's start."""
+        """Context tokens of the sequences that started while prefix caching was on, since the engine's start; not those
+        that a sibling had computed."""
         return self._roster.num_prefix_query_tokens
 
     @property
     def num_prefix_hit_tokens(self) -> int:
-        """Those of them that were computed already."""
+        """Those of them that were found."""
         return self._roster.num_prefix_hit_tokens
 
     @property
@@ -223,9 +224,9 @@ class Scheduler:
             self._return(sequence)
 
     def share(self) -> None:
-        """Hand back what never started and finds no place soon, the latest first: another engine may have one."""
+        """Hand back what never started but for the most deserving, a sequence a free place: others may have more."""
         num_places = max(0, self._tunables.max_running - len(self._roster.running))
-        for sequence in self._roster.waiting.unstarted()[num_places:]:
+        for sequence in self._order.by_merit(self._roster.waiting.unstarted())[num_places:]:
             self._return(sequence)
 
     def hand_back(self) -> None:

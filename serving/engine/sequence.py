@@ -56,6 +56,8 @@ class Sequence:
     """Above 0 for one that gave way so often that it goes before all others; of such, the smaller before the larger."""
     is_long: bool = False
     """Whether it waits in the long lane."""
+    is_refusable: bool = True
+    """Whether it is refused when it has waited too long: nothing of its request has begun, here or elsewhere."""
     status: SequenceStatus = SequenceStatus.WAITING
     block_table: list[int] = dataclasses.field(default_factory=list)
     next_block_end: int = NEVER
@@ -94,6 +96,7 @@ class Sequence:
             arrival=now - max(0.0, submit.waited_seconds),
             priority=submit.priority,
             weight=submit.weight,
+            is_refusable=not submit.generated_ids,
             chain=Chain(Namespace(submit.tenant, submit.cache_salt)),
         )
 
@@ -121,6 +124,11 @@ class Sequence:
     def is_prefilling(self) -> bool:
         """Whether its next chunk belongs to prefill."""
         return self.num_computed_tokens < self.prefill_end
+
+    @property
+    def reads_prompt(self) -> bool:
+        """Whether its owner is still to be told how probable the prompt's tokens are."""
+        return self.params.num_prompt_logprobs is not None and len(self.token_ids) == self.num_prompt_tokens
 
     def append(self, token_id: int) -> FinishReason | None:
         """Add a generated token; says why the sequence ends with it, if it does."""

@@ -53,7 +53,8 @@ class Counters:
     """Owns the scheduler's running totals since the engine's start; written on the engine's thread only.
 
     `prompt_tokens` counts a prompt's tokens once: when they are first computed or, found cached, together with the
-    first that is computed after them. A recomputation after a preemption counts no more.
+    first that is computed after them. Neither what is computed again after a preemption nor what a choice shares with
+    its siblings counts any more.
     """
 
     steps: int = 0

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from serving.contracts.messages import RefusalCode, Submit
+from serving.contracts.messages import MAX_PRIORITY, RefusalCode, Submit
 from serving.contracts.tunables import Tunables
 from serving.engine.sequence import Sequence
 
-MAX_PRIORITY = 100
-"""The least urgent priority; its negative is the most urgent."""
 _ROUNDING = 1e-9
 """A ratio times a count may miss a whole number by the error of floating point."""
 
@@ -78,26 +76,27 @@ def window_ends_at(oldest: Sequence, tunables: Tunables) -> float:
 
 
 def wait_ends_at(unstarted: Sequence, tunables: Tunables) -> float:
-    """When a sequence that nobody began has waited too long, in seconds of the scheduler's clock.
+    """When a sequence has waited too long of whose request nothing has begun, in seconds of the scheduler's clock.
 
-    One that an earlier attempt began has no such moment: its stream is under way.
+    Where a choice or an earlier attempt has begun there is no such moment: half an answer has been given already.
     """
     return unstarted.arrival + tunables.max_queue_wait_ms / 1000
 
 
 def is_company_complete(
-    waiting: Iterable[Sequence], tunables: Tunables, *, num_running: int, room_blocks: int, block_size: int
+    needs: Iterable[tuple[int, int]], tunables: Tunables, *, num_running: int, room_blocks: int
 ) -> bool:
     """Whether more company could not join anyway: the waiting fill the free places, the token budget or the memory.
 
-    `room_blocks` is what those that join may take together. Looks at no more sequences than there are places.
+    `needs` are the tokens to compute and the blocks to take of each that waits; `room_blocks` is what those that join
+    may take together. Looks at no more of them than there are places.
     """
     num_places = tunables.max_running - num_running
     num_tokens = max(1, tunables.max_batch_tokens - num_running)
-    for sequence in waiting:
+    for tokens, blocks in needs:
         num_places -= 1
-        num_tokens -= min(sequence.num_tokens, tunables.max_prefill_chunk)
-        room_blocks -= num_blocks_of(sequence.num_tokens, block_size)
+        num_tokens -= min(tokens, tunables.max_prefill_chunk)
+        room_blocks -= blocks
         if num_places <= 0 or num_tokens <= 0 or room_blocks <= 0:
             return True
     return False

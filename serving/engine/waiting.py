@@ -19,8 +19,8 @@ class WaitingQueue:
 
     Preempted ones come before those never started, each group line by line as the order has it. In every line the long
     ones have a lane of their own. `num_to_compute` tells how much of a context would be computed if it started; it is
-    asked when a sequence comes. A sequence's status and rank stay as they are while it waits, but for `arrange`. Its
-    bound is kept at the door (`max_queue_requests`), where excess is refused.
+    asked when a sequence comes, and again when it is named. A sequence's status and rank stay as they are while it
+    waits, but for `arrange`. Its bound is kept at the door (`max_queue_requests`), where excess is refused.
     """
 
     def __init__(self, order: Order, *, long_tokens: int, num_to_compute: Callable[[Sequence], int]) -> None:
@@ -60,7 +60,7 @@ class WaitingQueue:
 
     @property
     def oldest_refusable(self) -> Sequence | None:
-        """The earliest arrival among those that never ran, here or elsewhere."""
+        """The earliest arrival among those of whose requests nothing has begun, here or elsewhere."""
         return self._refusable[0] if self._refusable else None
 
     def unstarted(self) -> list[Sequence]:
@@ -76,14 +76,15 @@ class WaitingQueue:
 
     def candidates(self, *, with_unstarted: bool) -> Candidates:
         """Who is to be served next, one after the other."""
-        return Candidates(self._order, [self._preempted, self._unstarted] if with_unstarted else [self._preempted])
+        groups = [self._preempted, self._unstarted] if with_unstarted else [self._preempted]
+        return Candidates(self._order, groups, is_long=self._is_long)
 
     def push(self, sequence: Sequence) -> None:
         """Take in a sequence that is waiting or preempted."""
         self._line_up(sequence)
         if sequence.status is SequenceStatus.WAITING:
             bisect.insort(self._by_age, sequence, key=_age)
-            if not sequence.num_generated:
+            if sequence.is_refusable:
                 bisect.insort(self._refusable, sequence, key=_age)
         else:
             self._num_preempted += 1
@@ -98,12 +99,18 @@ class WaitingQueue:
             del group[line]
         if sequence.status is SequenceStatus.WAITING:
             _remove(self._by_age, sequence, _age)
-            if not sequence.num_generated:
+            if sequence.is_refusable:
                 _remove(self._refusable, sequence, _age)
         else:
             self._num_preempted -= 1
         self._num_tokens -= sequence.num_tokens
         self._order.end_waiting(sequence)
+
+    def spare(self, sequence: Sequence) -> None:
+        """Let it wait for as long as it takes, since a part of its request has begun."""
+        if sequence.is_refusable:
+            _remove(self._refusable, sequence, _age)
+            sequence.is_refusable = False
 
     def arrange(self, order: Order, *, long_tokens: int) -> None:
         """Line all up anew, as `order` ranks them and with this bound of what is long. Mutates their ranks."""
@@ -119,11 +126,13 @@ class WaitingQueue:
                 order.begin_waiting(sequence)
 
     def _line_up(self, sequence: Sequence) -> None:
-        num_tokens, most = sequence.num_tokens, self._long_tokens
-        # The cache is asked only where it matters.
-        sequence.is_long = num_tokens > most and self._num_to_compute(sequence) > most
+        sequence.is_long = self._is_long(sequence)
         lanes = self._group_of(sequence).setdefault(self._order.line_of(sequence), Lanes())
         bisect.insort(lanes.of(sequence), sequence, key=rank_of)
+
+    def _is_long(self, sequence: Sequence) -> bool:
+        # The cache is asked only where it matters.
+        return sequence.num_tokens > self._long_tokens and self._num_to_compute(sequence) > self._long_tokens
 
     def _group_of(self, sequence: Sequence) -> dict[Line, Lanes]:
         return self._preempted if sequence.status is SequenceStatus.PREEMPTED else self._unstarted
@@ -142,15 +151,23 @@ class Lanes:
         """The lane that it belongs to."""
         return self.long if sequence.is_long else self.short
 
+    def move(self, sequence: Sequence) -> None:
+        """Put it into the other lane."""
+        _remove(self.of(sequence), sequence, rank_of)
+        sequence.is_long = not sequence.is_long
+        bisect.insort(self.of(sequence), sequence, key=rank_of)
+
 
 class Candidates:
     """Owns how far one step has come through the waiting; not to be used after it.
 
-    `next` names the most deserving. The caller starts it, which takes it out of the queue, or passes it over.
+    `next` names the most deserving. The caller starts it, which takes it out of the queue, or passes it over. What is
+    cached of a context comes and goes while it waits, so it is moved to the lane where it belongs before it is named.
     """
 
-    def __init__(self, order: Order, groups: list[dict[Line, Lanes]]) -> None:
+    def __init__(self, order: Order, groups: list[dict[Line, Lanes]], *, is_long: Callable[[Sequence], bool]) -> None:
         self._order = order
+        self._is_long = is_long
         # Group, standing, a number that makes entries differ, line, its lanes, and how many are passed over in each.
         self._heap: list[_Entry] = [
             (index, order.standing(line), number, line, lanes, [0, 0])
@@ -170,9 +187,13 @@ class Candidates:
                 heapq.heapreplace(self._heap, (group, actual, number, line, lanes, passed))
                 continue
             candidate = self._first(lanes, passed)
-            if candidate is not None:
+            if candidate is None:
+                heapq.heappop(self._heap)
+            elif self._is_long(candidate) == candidate.is_long:
                 return candidate
-            heapq.heappop(self._heap)
+            else:
+                # Nobody behind it in its line was passed over, so the counts hold.
+                lanes.move(candidate)
         return None
 
     def pass_over(self, sequence: Sequence) -> None:

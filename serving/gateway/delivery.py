@@ -14,7 +14,7 @@ from serving.contracts.errors import (
 from serving.contracts.ids import EngineId
 from serving.contracts.messages import Accepted, Event, Finished, Refused, Returned, Scheduled, Tokens
 from serving.gateway.generation import ChoiceDelta
-from serving.gateway.logprobs import TokenEntry, prompt_entries
+from serving.gateway.logprobs import PromptEntries, TokenEntry
 from serving.gateway.observer import RequestObserver
 from serving.gateway.requests import Choice, InFlight
 
@@ -64,7 +64,7 @@ class Delivery:
         request.stream.num_completion_tokens += len(token_ids)
         if event.prompt_logprobs is not None:
             prompt_ids = request.generation.prompt_ids
-            choice.prompt_entries = prompt_entries(request.text_model, prompt_ids, event.prompt_logprobs)
+            choice.prompt_entries = PromptEntries(request.text_model, prompt_ids, event.prompt_logprobs)
         text, stopped = choice.stop_strings.push(_text_of(choice, token_ids, event))
         if stopped:
             entries = None if choice.entries is None else choice.entries.stop(text)

@@ -8,7 +8,7 @@ from typing import Literal
 from serving.contracts.ids import PoolName, RequestId
 from serving.contracts.messages import EngineTimings
 from serving.contracts.sampling import SamplingParams
-from serving.gateway.logprobs import TokenEntry
+from serving.gateway.logprobs import PromptEntries, TokenEntry
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class ChoiceDelta:
     num_tokens: int
     finish_reason: Literal["stop", "length"] | None = None
     logprobs: tuple[TokenEntry, ...] | None = None
-    prompt: tuple[TokenEntry, ...] | None = None
+    prompt: PromptEntries | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from serving.contracts.ids import EngineId, OwnerId
 from serving.contracts.messages import SequenceKey, Submit
 from serving.contracts.sampling import SamplingParams
 from serving.gateway.generation import Generation
-from serving.gateway.logprobs import EntryLine, TokenEntry
+from serving.gateway.logprobs import EntryLine, PromptEntries
 from serving.gateway.stream import GenerationStream
 from serving.gateway.text.detokenizer import Detokenizer
 from serving.gateway.text.stop_strings import StopStrings
@@ -45,7 +45,7 @@ class Choice:
     last_heard_at: float
     entries: EntryLine | None = None
     """Of a choice that asked for log probabilities."""
-    prompt_entries: tuple[TokenEntry, ...] | None = None
+    prompt_entries: PromptEntries | None = None
     """The prompt's, until they are given with the first text."""
     attempt: int = 0
     entry_id: bytes | None = None
@@ -108,9 +108,16 @@ class InFlight:
             generated_ids=list(choice.generated_ids),
             priority=self.generation.priority,
             cache_salt=self.generation.cache_salt,
-            # A request that runs is past the waiting room, and its choices wait anew.
-            waited_seconds=0.0 if self.started else now - self.generation.arrived_at,
+            waited_seconds=self._age_in_queue(choice, now),
         )
+
+    def _age_in_queue(self, choice: Choice, now: float) -> float:
+        """How long the choice counts as waiting, in seconds: since the request came.
+
+        But a request that runs is past the waiting room: what was served nothing yet waits anew, or else it would be
+        refused at once.
+        """
+        return 0.0 if self.started and not choice.generated_ids else now - self.generation.arrived_at
 
     def unfinished(self) -> list[Choice]:
         """The choices that go on."""

@@ -29,10 +29,15 @@ def build_runner(*, device: str, dtype: DtypeName, backend: Backend | None = Non
             num_threads=settings.FOOTPLATE_THREADS,
             backend=backend or settings.FOOTPLATE_BACKEND,  # type: ignore[arg-type]
             kernels_folder=settings.FOOTPLATE_HOME / "kernels",
-            weight_format=settings.FOOTPLATE_WEIGHTS,  # type: ignore[arg-type]
+            weight_format=settings.FOOTPLATE_WEIGHTS if dtype == "bfloat16" else "bfloat16",  # type: ignore[arg-type]
         )
     except (ModelFolderProblem, KVCacheProblem, ValueError) as problem:
         raise CommandError(str(problem)) from None
     if runner.config.note:
         logger.warning(runner.config.note)
     return runner
+
+
+def weights_of(dtype: str) -> str:
+    """How an engine that computes in `dtype` keeps its weights: fewer bits are for bfloat16 alone."""
+    return str(settings.FOOTPLATE_WEIGHTS) if dtype == "bfloat16" else dtype

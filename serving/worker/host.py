@@ -28,6 +28,7 @@ class Identity:
     model: str
     device: str
     dtype: str
+    backend: str = ""
 
 
 class EngineBroken(Exception):
@@ -144,6 +145,7 @@ class EngineHost:
             model=identity.model,
             device=identity.device,
             dtype=identity.dtype,
+            backend=identity.backend,
             rss_bytes=resident_bytes(),
             uptime_seconds=self._clock() - self._started_at,
             **dataclasses.asdict(counts),

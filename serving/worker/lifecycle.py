@@ -46,6 +46,7 @@ class EngineWorker:
         model: str,
         device: str,
         dtype: str,
+        backend: str = "",
         gauge: DeviceGauge | None = None,
     ) -> None:
         self.engine_id = EngineId(f"{socket.gethostname()}-{uuid.uuid4().hex[:12]}")
@@ -62,6 +63,7 @@ class EngineWorker:
                 model=model,
                 device=device,
                 dtype=dtype,
+                backend=backend,
             ),
             mailbox=self._mailbox,
             publisher=self._publisher,

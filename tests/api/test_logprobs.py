@@ -9,59 +9,20 @@ import httpx
 import openai
 import pytest
 
-from serving.contracts.messages import TokenLogprobs
-from serving.gateway.generation import ChoiceDelta, Generation
-from serving.gateway.logprobs import Candidate, TokenEntry, prompt_entries
-from serving.gateway.text.token_spelling import Spelling
 from tests.api.conftest import MODEL, ScriptedGateway
 from tests.api.envelope import error_of
+from tests.api.telling import CHAT, COMPLETION, CONTENT, QUESTION, let_tell
 from tests.api.test_answers import events_of
-
-QUESTION = [{"role": "user", "content": "Hi"}]
-CHAT: dict[str, Any] = {"model": MODEL, "messages": QUESTION}
-COMPLETION: dict[str, Any] = {"model": MODEL, "prompt": "Hi"}
-EURO = "€".encode()
-
-
-def _entry(token_id: int, data: bytes | None, logprob: float, offset: int, length: int, *, num_top: int) -> TokenEntry:
-    name = "<|end|>" if data is None else data.decode(errors="replace").replace("\ufffd", f"bytes:\\x{data[0]:02x}")
-    top = [Candidate(token_id, Spelling(name, data), logprob), Candidate(7, Spelling("seven", b"seven"), -9999.0)]
-    return TokenEntry(token_id, Spelling(name, data), logprob, tuple(top[:num_top]), offset, length)
 
 
 @pytest.fixture
 def scripted(gateway: ScriptedGateway) -> ScriptedGateway:
-    """Says "a€", the second character in three tokens, and ends; tells what each request asks for."""
-
-    def say(generation: Generation) -> list[Any]:
-        pieces: list[Any] = []
-        for choice, params in enumerate(generation.params):
-            count = params.num_logprobs
-            entries = [_entry(1, b"a", -0.25, 0, 1, num_top=count or 0)]
-            entries += [_entry(2 + i, EURO[i : i + 1], -1.0, 1, i // 2, num_top=count or 0) for i in range(3)]
-            entries += [_entry(9, None, -2.0, 2, 0, num_top=count or 0)]
-            groups = ((), ()) if count is None else (tuple(entries[:1]), tuple(entries[1:]))
-            known, rest = (None if count is None else group for group in groups)
-            prompt = None
-            if params.num_prompt_logprobs is not None:
-                ids = generation.prompt_ids
-                found = [TokenLogprobs(-id_ / 100, [id_, 7], [-0.1, -0.2]) for id_ in ids[1:]]
-                prompt = prompt_entries(gateway.view.text_model, ids, found)
-            pieces.append(ChoiceDelta(choice, "a", 1, logprobs=known, prompt=prompt))
-            pieces.append(ChoiceDelta(choice, "€", 4, "stop", logprobs=rest))
-        return pieces
-
-    gateway.script = say
+    """Says "a€", and tells what each request asks for."""
+    let_tell(gateway)
     return gateway
 
 
 # --- chat ---
-
-CONTENT = [
-    ("a", -0.25, [97]),
-    *[(f"bytes:\\x{byte:02x}", -1.0, [byte]) for byte in EURO],
-    ("<|end|>", -2.0, None),
-]
 
 
 async def test_chat_tells_tokens_bytes_and_the_most_probable(
@@ -89,6 +50,8 @@ async def test_a_stream_tells_what_the_whole_answer_does(client: httpx.AsyncClie
         ("/v1/chat/completions", {**CHAT, "logprobs": True, "top_logprobs": 1, "n": 2}),
         ("/v1/completions", {**COMPLETION, "logprobs": 1, "n": 2}),
         ("/v1/completions", {**COMPLETION, "logprobs": 1, "n": 2, "echo": True}),
+        ("/v1/completions", {**COMPLETION, "prompt": ["Hi", "You"], "logprobs": 1, "n": 3, "echo": True}),
+        ("/v1/completions", {**COMPLETION, "prompt": [72], "logprobs": 1, "echo": True}),
         ("/v1/completions", {**COMPLETION, "echo": True}),
     ):
         whole = (await client.post(path, json=body)).json()
@@ -188,84 +151,6 @@ async def test_a_places_most_probable_tokens_include_the_one_that_stands_there(
 ) -> None:
     answer = (await client.post("/v1/completions", json={**COMPLETION, "logprobs": 0})).json()
     assert answer["choices"][0]["logprobs"]["top_logprobs"] == [{name: logprob} for name, logprob, _ in CONTENT]
-
-
-async def test_echo_begins_each_text_with_its_prompt(client: httpx.AsyncClient, scripted: ScriptedGateway) -> None:
-    body = {"model": MODEL, "prompt": ["One", "Zwö"], "n": 2, "echo": True}
-    answer = (await client.post("/v1/completions", json=body)).json()
-    assert [choice["text"] for choice in answer["choices"]] == ["Onea€", "Onea€", "Zwöa€", "Zwöa€"]
-    assert all(choice["logprobs"] is None for choice in answer["choices"])
-    assert scripted.generations[0].params[0].num_prompt_logprobs is None
-    ids = {"model": MODEL, "prompt": [[32, 33]], "echo": True}
-    text = scripted.view.text_model.decode([32, 33])
-    assert (await client.post("/v1/completions", json=ids)).json()["choices"][0]["text"] == text + "a€"
-
-
-async def test_echo_tells_of_the_prompt_first(client: httpx.AsyncClient, scripted: ScriptedGateway) -> None:
-    answer = (await client.post("/v1/completions", json={**COMPLETION, "echo": True, "logprobs": 1})).json()
-    (choice,) = answer["choices"]
-    found = choice["logprobs"]
-    assert choice["text"] == "Hia€"
-    assert found["tokens"] == ["H", "i", *[name for name, _, _ in CONTENT]]
-    assert found["token_logprobs"][0] is None
-    assert found["top_logprobs"][0] is None
-    assert found["text_offset"] == [0, 1, 2, 3, 3, 3, 4]
-    assert len(found["token_logprobs"]) == len(found["top_logprobs"]) == 7
-    assert "prompt_logprobs" not in choice
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_echo_of_no_answer_is_the_prompt_with_its_logprobs(
-    client: httpx.AsyncClient, scripted: ScriptedGateway, stream: bool
-) -> None:
-    body = {**COMPLETION, "prompt": "Hi€", "echo": True, "max_tokens": 0, "logprobs": 1, "stream": stream}
-    if stream:
-        body["stream_options"] = {"include_usage": True}
-    response = await client.post("/v1/completions", json=body)
-    parts = events_of(response) if stream else [response.json()]
-    choices = [choice for part in parts for choice in part["choices"]]
-    assert "".join(choice["text"] for choice in choices) == "Hi€"
-    assert [choice["finish_reason"] for choice in choices] == [None] * (len(choices) - 1) + ["length"]
-    names = ["H", "i", *[f"bytes:\\x{byte:02x}" for byte in EURO]]
-    assert [name for choice in choices for name in choice["logprobs"]["tokens"]] == names
-    assert [place for choice in choices for place in choice["logprobs"]["text_offset"]] == [0, 1, 2, 2, 2]
-    usage = parts[-1]["usage"]
-    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (5, 0, 5)
-    assert scripted.generations[0].params[0].max_tokens == 1
-
-
-async def test_no_tokens_without_an_echo_are_refused(client: httpx.AsyncClient, gateway: ScriptedGateway) -> None:
-    for fields in ({}, {"echo": False}, {"echo": None, "logprobs": 1}):
-        response = await client.post("/v1/completions", json={**COMPLETION, "max_tokens": 0, **fields})
-        assert error_of(response, status=400)["param"] == "max_tokens"
-    for value in (-1, 1.5, "5", True):
-        response = await client.post("/v1/completions", json={**COMPLETION, "max_tokens": value, "echo": True})
-        assert error_of(response, status=400)["param"] == "max_tokens"
-    assert not gateway.generations
-
-
-# --- prompts ---
-
-
-async def test_prompts_tokens_are_told_by_id_as_vllm_does(client: httpx.AsyncClient, scripted: ScriptedGateway) -> None:
-    h, i = scripted.view.text_model.encode("Hi", add_special_tokens=False)
-    answer = (await client.post("/v1/completions", json={**COMPLETION, "prompt_logprobs": 2})).json()
-    assert answer["choices"][0]["prompt_logprobs"] == [
-        None,
-        {
-            str(i): {"logprob": -0.1, "rank": 1, "decoded_token": "i"},
-            "7": {"logprob": -0.2, "rank": 2, "decoded_token": scripted.view.text_model.speller.spell(7).name},
-        },
-    ]
-    assert answer["choices"][0]["logprobs"] is None
-    chat = (await client.post("/v1/chat/completions", json={**CHAT, "prompt_logprobs": 0})).json()
-    assert len(chat["prompt_logprobs"]) == len("<user>Hi<assistant>")
-    assert h != i
-
-
-async def test_prompts_tokens_are_for_whole_answers(client: httpx.AsyncClient, gateway: ScriptedGateway) -> None:
-    response = await client.post("/v1/completions", json={**COMPLETION, "prompt_logprobs": 1, "stream": True})
-    assert error_of(response, status=400)["param"] == "prompt_logprobs"
 
 
 async def test_everything_told_is_strict_json(client: httpx.AsyncClient, scripted: ScriptedGateway) -> None:

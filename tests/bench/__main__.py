@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,7 +25,8 @@ WORKLOADS = ("step", "w1", *HTTP_WORKLOADS)
 
 
 def main() -> int:
-    """Measure, print the table, write the file; exit status 1 where a contender failed."""
+    """Measure, print the table, write the file; exit status 1 where a contender failed, 130 after an interruption."""
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # end what was started, then this
     options = _parse(sys.argv[1:])
     try:
         contenders = chosen(options.peers)
@@ -32,7 +34,7 @@ def main() -> int:
         print(f"bench: {problem}", file=sys.stderr)
         return 2
     model = options.model or import_model(None, into=REPOSITORY / "var" / "test-models", report=_say)
-    findings, about = Findings(), _about(options)
+    findings, about, interrupted = Findings(), _about(options), False
     with tempfile.TemporaryDirectory(prefix="footplate-bench-") as name:
         places = Places(peers=peers_home(), model=Path(model).absolute(), scratch=Path(name))
         present = []
@@ -49,13 +51,14 @@ def main() -> int:
             run_engines(plan, present, places, findings, _say)
             run_servers(plan, present, places, findings, _say)
         except KeyboardInterrupt:
+            interrupted = True
             _say("interrupted: what was measured so far")
         finally:
             options.json.parent.mkdir(parents=True, exist_ok=True)
             options.json.write_text(json.dumps(as_json(findings, **about), indent=1) + "\n")
     print(table(findings))
     _say(f"everything is in {options.json}")
-    return 1 if findings.problems else 0
+    return 130 if interrupted else 1 if findings.problems else 0
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from serving.contracts.presets import PRESETS
 from tests.bench import http_load, processor
 from tests.bench.contenders import HTTP_WORKLOADS, Contender
 from tests.bench.offline import ContenderFailed, OfflineEngine
@@ -82,6 +83,11 @@ def _engine_entrant(name: str, engine: OfflineEngine, *, quick: bool) -> Entrant
     return Entrant(name=name, form="engine", workloads=ENGINE_WORKLOADS, measure=measure)
 
 
+def seed_of(workload: str, number: int, preset: str) -> int:
+    """The seed of a round's prompts: no server sees the same ones twice, which its prefix cache would make easy."""
+    return 1000 * (number + 1) + 10 * int(workload[1:]) + sorted(PRESETS).index(preset)
+
+
 def _server_entrants(contender: Contender, server: Server, *, quick: bool) -> list[Entrant]:
     """A peer plays all workloads as it is; ours plays the mixed one once with each preset made for it."""
     players = http_load.players(quick=quick)
@@ -91,12 +97,12 @@ def _server_entrants(contender: Contender, server: Server, *, quick: bool) -> li
             if isinstance(server, FootplateServer):
                 server.tune(preset)
             time.sleep(_PAUSE_SECONDS)
-            return _played(server, players[workload], seed=1000 * (number + 1) + int(workload[1:]))
+            return _played(server, players[workload], seed=seed_of(workload, number, preset))
 
         return Entrant(name=label, form="http", workloads=workloads, measure=measure)
 
     if not isinstance(server, FootplateServer):
-        return [entrant(contender.name, contender.http_workloads, "")]
+        return [entrant(contender.name, contender.http_workloads, W5_PRESETS[0])]
     as_it_is = [workload for workload in contender.http_workloads if workload != "w5"]
     presets = W5_PRESETS if "w5" in contender.http_workloads else ()
     return [

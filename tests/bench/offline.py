@@ -53,7 +53,7 @@ class OfflineEngine:
             )
         try:
             self._receive()
-        except ContenderFailed:
+        except BaseException:  # nothing that was started may stay, whatever ends the wait
             self.stop()
             raise
 

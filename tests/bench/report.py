@@ -125,7 +125,7 @@ def _metric_lines(each: Comparison) -> list[str]:
         cells = [_ratio_text(each.ratios[name][peer]) for peer in peers]
         rows.append((f"  {name}", f"{each.medians[name]:.1f}", cells))
     return [
-        f"{label:<44}{median:>9}{''.join(f'{cell:>23}' for cell in cells)}".rstrip() for label, median, cells in rows
+        f"{label:<44}{median:>9}{''.join(f'{cell:>27}' for cell in cells)}".rstrip() for label, median, cells in rows
     ]
 
 

@@ -55,7 +55,7 @@ class PeerServer:
         self.target = Target(url=f"http://127.0.0.1:{port}", key="none", model=places.model.name)
         try:
             self._wait_until_ready(contender.name)
-        except ContenderFailed:
+        except BaseException:  # nothing that was started may stay, whatever ends the wait
             self.stop()
             raise
 
@@ -95,7 +95,10 @@ class FootplateServer:
         self._stack = Stack.over(home, places.model, **settings)
         try:
             self._stack.start()
-        except AssertionError as problem:
+        except BaseException as problem:
+            stop_child(self._stack.process, signal.SIGTERM)
+            if not isinstance(problem, AssertionError):
+                raise
             raise ContenderFailed(f"{contender.name} does not start: {str(problem).splitlines()[-1]}") from None
         self._preset = "mixed"
         self.target = Target(url=self._stack.url, key=self._stack.first_run["api_key"], model=places.model.name)

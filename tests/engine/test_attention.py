@@ -161,13 +161,13 @@ def test_an_unknown_backend_is_refused_by_name() -> None:
 def test_the_cache_takes_what_its_memory_allows() -> None:
     size = block_bytes(_CONFIG, torch.bfloat16)
     assert size == 2 * 2 * 16 * 16 * 2
-    assert blocks_for(10 * size + size - 1, _CONFIG, torch.bfloat16) == 10
+    assert blocks_for(10 * size + size - 1, size) == 10
 
 
 def test_a_cache_too_small_is_refused_with_what_would_do() -> None:
     size = block_bytes(_CONFIG, torch.bfloat16)
     with pytest.raises(KVCacheProblem, match=f"at least 4 blocks \\({4 * size} bytes\\)"):
-        blocks_for(4 * size - 1, _CONFIG, torch.bfloat16)
+        blocks_for(4 * size - 1, size)
 
 
 def test_a_cache_beyond_the_machine_is_refused_in_one_line() -> None:

@@ -20,7 +20,7 @@ from serving.contracts.tunables import Tunables
 from serving.engine.engine import Engine
 from serving.engine.model_runner import ModelRunner
 from serving.engine.models.decoder import Decoder
-from serving.engine.plan import StepPlan, StepResult
+from serving.engine.plan import MOST_READ_TOKENS, StepPlan, StepResult
 from serving.engine.sampling.sampler import Sampler
 from tests.engine.driving import Driven, Driver, greedy, random_prompts, sampling_chunk, small_runner
 
@@ -151,21 +151,6 @@ def test_reading_a_prompt_changes_no_token_and_no_company(tiny_model: TinyModel)
     assert driver.finish(reading, max_chunk=100) == expected
 
 
-def test_no_more_than_a_few_positions_are_held_at_once(tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows: list[int] = []
-    compute = Decoder.logits
-
-    def counting(decoder: Decoder, hidden: torch.Tensor) -> torch.Tensor:
-        rows.append(len(hidden))
-        return compute(decoder, hidden)
-
-    monkeypatch.setattr(Decoder, "logits", counting)
-    (prompt,) = random_prompts([500], vocab_size=VOCAB)
-    entries = _read_prompt(small_runner(tiny_model("llama")), prompt, max_chunk=1000)
-    assert len(entries) == 499
-    assert max(rows) <= 64
-
-
 def test_a_token_outside_the_vocabulary_fails_its_prompt_alone(tiny_model: TinyModel) -> None:
     driver = Driver(small_runner(tiny_model("llama")))
     asking = _params(max_tokens=3, num_prompt_logprobs=1, ignore_eos=True)
@@ -176,9 +161,9 @@ def test_a_token_outside_the_vocabulary_fails_its_prompt_alone(tiny_model: TinyM
         assert len(good.generated) == 3
 
 
-def _engine(folder: Path, **changes: Any) -> Engine:
+def _engine(folder: Path, *, num_blocks: int = 12, **changes: Any) -> Engine:
     tunables = Tunables().changed({"kv_watermark_ratio": 0, "prefix_caching": "on", **changes})
-    runner = ModelRunner(folder, kv_cache_bytes=12 * _BLOCK_BYTES, dtype="float32")
+    runner = ModelRunner(folder, kv_cache_bytes=num_blocks * _BLOCK_BYTES, dtype="float32")
     return Engine(runner, tunables=tunables)
 
 
@@ -234,6 +219,31 @@ def test_owners_hear_each_entry_once_through_chunks_preemption_and_prefix_hits(t
         entries = [entry for event in together[name] for entry in event.logprobs or []]
         _check_same(entries, [entry for event in alone[name] for entry in event.logprobs or []])
         assert len(entries) == 60
+
+
+def test_no_more_than_a_few_positions_are_held_at_once(tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the prompts, and however many are read at once."""
+    rows: list[int] = []
+    compute = Decoder.logits
+
+    def counting(decoder: Decoder, hidden: torch.Tensor) -> torch.Tensor:
+        rows.append(len(hidden))
+        return compute(decoder, hidden)
+
+    monkeypatch.setattr(Decoder, "logits", counting)
+    prompts = random_prompts([250, 1, 200], vocab_size=VOCAB)
+    engine = _engine(tiny_model("llama"), num_blocks=80, max_batch_tokens=1024, max_prefill_chunk=1024)
+    submits = [_submit(str(i), prompt, max_tokens=2, num_prompt_logprobs=2) for i, prompt in enumerate(prompts)]
+    heard, _ = _run(engine, submits)
+    assert [len(heard[str(i)][0].prompt_logprobs or ()) for i in range(3)] == [249, 0, 199]
+    assert max(rows) <= MOST_READ_TOKENS + len(prompts)
+
+
+def test_a_prompt_of_one_token_is_told_of_though_there_is_nothing_to_tell(tiny_model: TinyModel) -> None:
+    submits = [_submit("a", [5], num_prompt_logprobs=1, max_tokens=3), _submit("b", [5], max_tokens=3)]
+    heard, _ = _run(_engine(tiny_model("llama")), submits)
+    assert [event.prompt_logprobs for event in heard["a"]] == [[], None, None]
+    assert [event.prompt_logprobs for event in heard["b"]] == [None, None, None]
 
 
 def test_a_later_attempt_does_not_tell_of_the_prompt_again(tiny_model: TinyModel) -> None:

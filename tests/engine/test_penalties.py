@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +23,7 @@ from transformers import (
 
 from serving.contracts.sampling import SamplingParams
 from serving.engine.plan import PlannedChunk
+from serving.engine.sampling import penalties
 from serving.engine.sampling.sampler import Sampler
 from tests.engine.driving import sampling_chunk
 
@@ -204,6 +206,68 @@ def test_counts_go_on_with_the_sequence_and_start_anew_with_another_attempt() ->
     check(first, company)
     check([1, 2, 3, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7])
     check([1, 2, 3, 7])
+
+
+def test_those_who_take_turns_are_not_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither their contexts nor their lists: reading a thousand biases, or a long context, outlasts a step."""
+    books: list[Any] = []
+    lists: list[SamplingParams] = []
+    make_book, read_lists = penalties._Book, Sampler._read_lists
+
+    def making_book(*args: Any, **options: Any) -> Any:
+        books.append(make_book(*args, **options))
+        return books[-1]
+
+    def reading_lists(sampler: Sampler, params: SamplingParams, **options: Any) -> Any:
+        lists.append(params)
+        return read_lists(sampler, params, **options)
+
+    monkeypatch.setattr(penalties, "_Book", making_book)
+    monkeypatch.setattr(Sampler, "_read_lists", reading_lists)
+    sampler = Sampler(frozenset({2}))
+    groups = [
+        [
+            sampling_chunk(
+                _params(
+                    repetition_penalty=1.1 + group, logit_bias=((group, 2.0), (9, -1.0)), min_tokens=group + row, seed=7
+                ),
+                prompt=[1, 2, 3],
+                generated=[4],
+                name=f"{group}.{row}",
+            )
+            for row in range(3)
+        ]
+        for group in range(4)
+    ]
+    for turn in range(40):
+        chunks = groups[turn % 4][: 1 + turn % 3]
+        logits = torch.randn(len(chunks), VOCAB, generator=torch.Generator().manual_seed(turn))
+        expected = [_penalised(row, chunk) for row, chunk in zip(logits, chunks, strict=True)]
+        for row, chunk in zip(expected, chunks, strict=True):
+            if chunk.sample_index < chunk.params.min_tokens:
+                row[2] = -math.inf
+        sampler.sample(logits, chunks)
+        for found, wanted in zip(logits, expected, strict=True):
+            torch.testing.assert_close(found, wanted)
+    assert len(books) == len(lists) == 12
+
+
+def test_what_is_known_of_a_sequence_goes_some_time_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    books: list[weakref.ref[Any]] = []
+
+    class Book(penalties._Book):
+        __slots__ = ("__weakref__",)
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            books.append(weakref.ref(self))
+
+    monkeypatch.setattr(penalties, "_Book", Book)
+    sampler = Sampler(frozenset())
+    for index in range(300):
+        chunk = sampling_chunk(_params(frequency_penalty=1.0), generated=[3], name=str(index))
+        sampler.sample(torch.zeros(1, VOCAB), [chunk])
+    assert sum(book() is not None for book in books) <= 65
 
 
 def test_each_step_goes_by_its_own_batch() -> None:

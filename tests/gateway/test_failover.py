@@ -100,8 +100,24 @@ def test_acceptance_is_overdue_only_while_nobody_has_accepted(request_in_flight:
     assert not failover.is_overdue(choice, now=ACCEPT_SECONDS + 1)
 
 
-def test_each_attempt_says_how_urgent_the_request_is(request_in_flight: InFlight) -> None:
-    request_in_flight.generation = dataclasses.replace(request_in_flight.generation, priority=-3)
+def test_what_was_served_keeps_its_age_in_the_next_engines_queue(request_in_flight: InFlight) -> None:
+    (choice,) = request_in_flight.choices
+    choice.started = True
+    choice.generated_ids = [5, 6]
+    assert request_in_flight.next_submit(choice, owner_id=OwnerId("o"), now=90.0).waited_seconds == 90.0
+
+
+def test_a_choice_that_was_served_nothing_waits_anew_once_its_request_runs(request_in_flight: InFlight) -> None:
+    """With its age it would be refused at once, and its siblings have given half an answer."""
+    (choice,) = request_in_flight.choices
+    assert request_in_flight.next_submit(choice, owner_id=OwnerId("o"), now=30.0).waited_seconds == 30.0
+    choice.started = True
+    assert request_in_flight.next_submit(choice, owner_id=OwnerId("o"), now=90.0).waited_seconds == 0.0
+
+
+def test_each_attempt_says_how_urgent_the_request_is_and_with_whom_it_shares(request_in_flight: InFlight) -> None:
+    request_in_flight.generation = dataclasses.replace(request_in_flight.generation, priority=-3, cache_salt="pepper")
     (choice,) = request_in_flight.choices
     submits = [request_in_flight.next_submit(choice, owner_id=OwnerId("o"), now=1.0) for _ in range(2)]
     assert [submit.priority for submit in submits] == [-3, -3]
+    assert [submit.cache_salt for submit in submits] == ["pepper", "pepper"]

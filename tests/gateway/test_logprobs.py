@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -52,6 +54,8 @@ def check_aligned(deltas: list[ChoiceDelta]) -> None:
             told += entry.spelling.text_bytes or b""
             assert entry.text_offset + entry.text_length <= len(text) or delta.finish_reason == "stop"
             assert entry.text_offset + entry.text_length >= begin
+            # But for what ends an answer that ends by itself, which has no text.
+            assert entry.text_offset < len(text) or not entry.spelling.text_bytes
     if deltas[-1].finish_reason == "length":
         assert told.decode(errors="replace") == text
     assert told.decode(errors="replace").startswith(text)
@@ -87,17 +91,65 @@ async def test_nothing_is_told_of_what_a_stop_string_cuts_off(harness: tuple[Har
     assert joined == b"Thought ok\n"
 
 
+@pytest.mark.parametrize("stop", ["⸻", "⸻c"])
+async def test_no_bytes_are_told_of_a_character_that_a_stop_string_cuts_off(
+    harness: tuple[Harness, RunningWorker], stop: str
+) -> None:
+    """Whether its bytes come before the text that they follow is certain, or after."""
+    gateway, running = harness
+    assert len(gateway.tokens("⸻")) > 1
+    running.runner.scripts[1] = [token for piece in ("a", "⸻", "c", " d") for token in gateway.tokens(piece)]
+    deltas = await deltas_of(gateway.ask(1, num_logprobs=0, stop=("ab", stop)))
+    check_aligned(deltas)
+    assert "".join(delta.text for delta in deltas) == "a"
+    assert [entry.spelling.text_bytes for entry in entries_of(deltas)] == [b"a"]
+
+
 async def test_prompts_tokens_are_told_with_the_first_text(harness: tuple[Harness, RunningWorker]) -> None:
     gateway, running = harness
     running.runner.scripts[1] = gateway.tokens("Yes.")
     prompt = "Once upon a time 東"
     deltas = await deltas_of(gateway.ask(1, prompt=prompt, num_prompt_logprobs=1))
     assert [delta.prompt is not None for delta in deltas] == [True] + [False] * (len(deltas) - 1)
-    told = deltas[0].prompt or ()
+    assert deltas[0].prompt is not None
+    told = deltas[0].prompt.entries()
     assert [entry.token_id for entry in told] == gateway.tokens(prompt)
     assert [entry.logprob for entry in told[1:]] == [logprob_of(entry.token_id).logprob for entry in told[1:]]
     assert (told[0].logprob, told[0].top) == (None, ())
     assert "".join(prompt[entry.text_offset :][: entry.text_length] for entry in told) == prompt
+
+
+async def test_a_prompt_of_one_token_is_told_of(harness: tuple[Harness, RunningWorker]) -> None:
+    gateway, running = harness
+    running.runner.scripts[1] = gateway.tokens("Yes.")
+    deltas = await deltas_of(gateway.ask(1, prompt="Once", num_prompt_logprobs=1))
+    assert [delta.prompt is not None for delta in deltas] == [True] + [False] * (len(deltas) - 1)
+    assert deltas[0].prompt is not None
+    (entry,) = deltas[0].prompt.entries()
+    assert ([entry.token_id], entry.logprob, entry.top) == (gateway.tokens("Once"), None, ())
+
+
+async def test_what_was_told_of_the_prompt_outlives_an_engine_that_dies_while_the_text_is_held_back(
+    start_worker: Callable[..., RunningWorker], start_gateway: Callable[..., Any]
+) -> None:
+    first, gateway = start_worker(step_seconds=0.05), await start_gateway()
+    await eventually(lambda: bool(gateway.gateway.pools()[0].has_engines))
+    script = [token for piece in ("Obs", "erv", "ing", " this.") for token in gateway.tokens(piece)]
+    first.runner.scripts[1] = script
+    stream = gateway.ask(1, num_prompt_logprobs=1, num_logprobs=0, stop=("Observation:",))
+    await eventually(lambda: len(gateway.observer.named("first_token")) == 1)
+    await asyncio.to_thread(first.leave)
+    second = start_worker()
+    second.runner.scripts[1] = script
+    deltas = await deltas_of(stream)
+    assert "".join(delta.text for delta in deltas) == "Observing this."
+    check_aligned(deltas)
+    (eos,) = second.runner.eos_token_ids
+    assert [entry.token_id for entry in entries_of(deltas)] == [*script, eos]
+    assert [delta.prompt is not None for delta in deltas] == [True] + [False] * (len(deltas) - 1)
+    assert deltas[0].prompt is not None
+    assert [entry.token_id for entry in deltas[0].prompt.entries()] == gateway.tokens("Once upon a time")
+    assert second.runner.num_generated < len(script) + 1
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -127,4 +179,8 @@ def test_entries_follow_the_text_however_it_is_held_back(
         told += b"".join(entry.spelling.text_bytes or b"" for entry in line.finish())
         assert told.decode() == given_text == text
     else:
+        # The bytes of what is given, and no token more than the one that the stop string cuts, if it cuts one.
+        sizes = list(itertools.accumulate(len(text_model.speller.spell(id_).text_bytes or b"") for id_ in token_ids))
+        wanted = len(given_text.encode())
+        assert len(told) == next((size for size in [0, *sizes] if size >= wanted), 0)
         assert told.decode(errors="ignore").startswith(given_text)

@@ -116,7 +116,8 @@ def _timed_step(engine: Engine, watched: WatchedRunner, clock: Callable[[], floa
     phases = {
         "schedule": record.schedule_seconds,
         "prepare": times.prepare_seconds,
-        "linear": times.forward_seconds - times.attention_seconds,
+        # Where a backend cannot tell its products from norms and rotations, they are counted with these.
+        "linear": times.linear_seconds or times.forward_seconds - times.attention_seconds,
         "attention": times.attention_seconds,
         "sampling": times.sample_seconds,
         "update": record.update_seconds,

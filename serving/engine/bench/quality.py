@@ -19,6 +19,8 @@ from serving.engine.models.model import Batch, Model
 
 WINDOW_TOKENS = 256
 """Contexts are this long: the text is cut into so many pieces."""
+_KV_CACHE_BYTES = 2**30
+"""More than a window of any model needs; what is not written takes no memory."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +54,7 @@ def measure_quality(
         return make_model(
             config,
             load_weights(folder, config, dtype=dtype, device=torch.device("cpu")),
-            num_blocks=WINDOW_TOKENS // BLOCK_SIZE,
+            kv_cache_bytes=_KV_CACHE_BYTES,
             dtype=dtype,
             device=torch.device("cpu"),
             backend=chosen,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import logging
 import os
 import shutil
 import subprocess
@@ -12,9 +13,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+_log = logging.getLogger(__name__)
+
 _SOURCES = Path(__file__).parent
 _COMPILERS = ("g++", "c++", "clang++")
-_BASE_FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fopenmp", "-fno-math-errno", "-w")
+_BASE_FLAGS = ("-O3", "-std=c++20", "-shared", "-fPIC", "-fopenmp", "-fno-math-errno", "-w")
 _AVX512 = ("-mavx2", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
 _HAS_AVX512 = frozenset({"avx2", "fma", "avx512f", "avx512bw", "avx512vl", "avx512dq"})
 _VARIANTS: tuple[tuple[str, frozenset[str], tuple[str, ...]], ...] = (
@@ -45,12 +48,12 @@ def flags_of(variant: str) -> tuple[str, ...]:
     return (*_BASE_FLAGS, *next(flags for name, _, flags in _VARIANTS if name == variant))
 
 
-def built_library(folder: Path, *, variant: str) -> Path:
+def built_library(folder: Path, *, variant: str, more_flags: tuple[str, ...] = ()) -> Path:
     """The shared library for one of `variants`, built now where `folder` does not have it yet.
 
     Two processes that ask at once build once. Raises `NoKernels` where compiler or folder do not allow it.
     """
-    flags = flags_of(variant)
+    flags = (*flags_of(variant), *more_flags)
     library = folder / f"decoder-{variant}-{_fingerprint(flags)}.so"
     if library.exists():
         return library
@@ -72,6 +75,7 @@ def compile_library(library: Path, flags: tuple[str, ...]) -> None:
     compiler = next(filter(None, map(shutil.which, _COMPILERS)), None)
     if compiler is None:
         raise NoKernels(f"there is no C++ compiler ({', '.join(_COMPILERS)})")
+    _log.info("compiling the kernels to %s, which takes some seconds once", library)
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
         fresh = Path(scratch) / library.name
         command = [compiler, *flags, str(_SOURCES / "decoder.cpp"), "-o", str(fresh)]
@@ -81,6 +85,8 @@ def compile_library(library: Path, flags: tuple[str, ...]) -> None:
             raise NoKernels(f"{compiler} took longer than {_PATIENCE_SECONDS} s") from None
         if done.returncode:
             raise NoKernels(f"{compiler} failed: {_first_error(done.stderr)}")
+        with fresh.open("rb") as written:
+            os.fsync(written.fileno())
         os.replace(fresh, library)
 
 

@@ -82,14 +82,24 @@ class NotUsable(Exception):
     """The system does not let this process use what the kernels were built for."""
 
 
+class NotLoadable(Exception):
+    """The file is no library that can be loaded here; the message says why."""
+
+
 class Library:
     """The loaded kernels. torch must have been imported before: both share its OpenMP runtime."""
 
     def __init__(self, path: Path) -> None:
-        """Load them; raises `NotUsable`."""
-        loaded = ctypes.CDLL(str(path))
-        if not loaded.footplate_is_usable():
-            raise NotUsable(path.name)
+        """Load them; raises `NotUsable` or `NotLoadable`."""
+        try:
+            loaded = ctypes.CDLL(str(path))
+            if not loaded.footplate_is_usable():
+                raise NotUsable(path.name)
+            self._declare(loaded)
+        except (OSError, AttributeError) as error:
+            raise NotLoadable(str(error)) from None
+
+    def _declare(self, loaded: ctypes.CDLL) -> None:
         self._multiply = loaded.footplate_multiply
         self._multiply.argtypes = (c_void_p, c_int64, c_int64, POINTER(Matrix), c_void_p)
         self._multiply.restype = None

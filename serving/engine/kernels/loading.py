@@ -3,48 +3,70 @@
 from __future__ import annotations
 
 import logging
+import typing
 from pathlib import Path
 
 import torch
 
 from serving.engine.kernels.build import NoKernels, built_library, variants
-from serving.engine.kernels.library import Library, NotUsable
+from serving.engine.kernels.library import Library, NotLoadable, NotUsable
 from serving.engine.kernels.matrices import KernelMatrix
+from serving.engine.kernels.quantised import GROUP, WeightFormat, dequantised, quantised
 
 _log = logging.getLogger(__name__)
 
-_SHAPES = ((1, 16, 32), (6, 64, 96), (19, 80, 64), (40, 48, 160))
+_SHAPES = ((1, 16, 32), (6, 64, 96), (19, 80, 64), (40, 48, 160), (3, 1040, 64))
 """Rows, outputs and inputs of the products that are tried: about the edges of every tile."""
-_TOLERANCE = 1e-5
+_TOLERANCE = 1e-4
 
 
 def load_kernels(folder: Path) -> Library:
-    """The kernels for the best instruction set of this processor that the system lets us use and that multiplies right.
+    """The kernels for the best instruction set of this processor that can be built and that multiply right.
 
     Built in `folder` where they are missing. Raises `NoKernels`.
     """
     reason = "this processor has no AVX-512"
     for variant in variants():
         try:
-            library = Library(built_library(folder, variant=variant))
-        except NotUsable:
-            reason = f"the system does not allow {variant}"
+            library = _loaded(folder, variant)
+        except NoKernels as problem:
+            reason = str(problem)
             continue
         if multiplies_right(library):
+            _log.info("computing with the kernels for %s", variant)
             return library
         reason = f"the kernels for {variant} do not multiply right here"
         _log.warning(reason)
     raise NoKernels(reason)
 
 
+def _loaded(folder: Path, variant: str) -> Library:
+    """The library for `variant`; one that is there but cannot be loaded is built anew, once."""
+    path = built_library(folder, variant=variant)
+    try:
+        return Library(path)
+    except NotLoadable:
+        path.unlink(missing_ok=True)
+    except NotUsable:
+        raise NoKernels(f"the system does not allow {variant}") from None
+    try:
+        return Library(built_library(folder, variant=variant))
+    except (NotLoadable, NotUsable) as problem:
+        raise NoKernels(f"the kernels for {variant} cannot be loaded ({problem})") from None
+
+
 def multiplies_right(library: Library) -> bool:
-    """Whether products of several shapes are what plain arithmetic makes of them."""
+    """Whether products of several shapes in every format are what plain arithmetic makes of them."""
     generator = torch.Generator().manual_seed(0)
     for num_rows, num_outputs, num_inputs in _SHAPES:
-        rows = torch.randn(num_rows, num_inputs, generator=generator).bfloat16()
+        # Whole numbers, of which each block of a row reaches 127: bytes hold them exactly.
+        rows = torch.randint(-127, 128, (num_rows, num_inputs), generator=generator).bfloat16()
+        rows[:, ::GROUP] = 127
         weight = torch.randn(num_outputs, num_inputs, generator=generator).bfloat16()
-        found = KernelMatrix(weight).times(rows, library)
-        expected = rows.double() @ weight.double().T
-        if not torch.allclose(found.double(), expected, rtol=_TOLERANCE, atol=_TOLERANCE * num_inputs):
-            return False
+        for weight_format in typing.get_args(WeightFormat):
+            meant = weight if weight_format == "bfloat16" else dequantised(quantised(weight, weight_format))
+            expected = rows.double() @ meant.double().T
+            found = KernelMatrix(weight, weight_format=weight_format).times(rows, library)[:, :num_outputs]
+            if not torch.allclose(found.double(), expected, rtol=_TOLERANCE, atol=_TOLERANCE * 127 * num_inputs**0.5):
+                return False
     return True

@@ -4,6 +4,9 @@
 // order of the inputs, whatever is computed beside it.
 #pragma once
 
+#include <cmath>
+#include <limits>
+
 #include "tiles.h"
 
 namespace footplate {
@@ -11,8 +14,8 @@ namespace footplate {
 // How a panel keeps a block of 32 inputs of its 16 outputs: 64 bytes of scales, then vectors of 64 bytes.
 //   kInt4: 16 scales and 16 offsets (fp16); 4 vectors.              weight = scale * nibble + offset
 //   kInt8: 16 scales (fp32); 4 vectors of low and 4 of high halves. weight = scale * (16 * signed high + low)
-//          In both a vector holds 32 words, laid out as a pair of bf16 panels; the four nibbles of a word belong to four
-//          consecutive pairs. Activations are bf16.
+//          In both a vector holds 32 words, laid out as a pair of bf16 panels; the four nibbles of a word belong to
+//          four consecutive pairs. Activations are bf16.
 //   kW8A8: 16 scales (fp32); 8 vectors of four inputs a byte each.  weight = scale * (byte - 128)
 //          Activations are bytes too, quantised when they come with a scale for each block.
 enum class Format : int64_t { kBf16 = 0, kInt8 = 1, kInt4 = 2, kW8A8 = 3 };
@@ -35,8 +38,8 @@ struct BlockFacts {
 
 // What nibbles mean, as bf16, twice: five bits of a word choose, and the fifth belongs to the next nibble.
 inline __m512i meaning_of_low() {  // 0 to 15
-    return _mm512_broadcast_i64x4(_mm256_set_epi16(0x4170, 0x4160, 0x4150, 0x4140, 0x4130, 0x4120, 0x4110, 0x4100, 0x40e0,
-                                                   0x40c0, 0x40a0, 0x4080, 0x4040, 0x4000, 0x3f80, 0));
+    return _mm512_broadcast_i64x4(_mm256_set_epi16(0x4170, 0x4160, 0x4150, 0x4140, 0x4130, 0x4120, 0x4110, 0x4100,
+                                                   0x40e0, 0x40c0, 0x40a0, 0x4080, 0x4040, 0x4000, 0x3f80, 0));
 }
 
 inline __m512i meaning_of_high() {  // 0, 16 to 112, then -128 to -16
@@ -53,8 +56,8 @@ inline void add_block(__m512 (&total)[R][P], const __m512 (&part)[R][P], const c
         const __m512 scales = F == Format::kInt4 ? _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)heads[p]))
                                                  : _mm512_loadu_ps(heads[p]);
         for (int r = 0; r < R; r++) {
-            const __m512 share = F != Format::kW8A8 ? scales
-                                                    : _mm512_mul_ps(scales, _mm512_set1_ps(facts[r * facts_stride].scale));
+            const __m512 share =
+                F != Format::kW8A8 ? scales : _mm512_mul_ps(scales, _mm512_set1_ps(facts[r * facts_stride].scale));
             total[r][p] = _mm512_fmadd_ps(part[r][p], share, total[r][p]);
         }
         if (F == Format::kInt4) {
@@ -168,11 +171,11 @@ inline void quantised_tile_of(const QuantisedRows &rows, Format format, const ch
     if (format == Format::kW8A8)
         byte_tile<R, P>(rows.bytes, rows.stride, facts, rows.facts_stride, panels, num_blocks, sums, stride, ahead);
     else if (format == Format::kInt8)
-        nibble_tile<R, P, Format::kInt8>(rows.wide, rows.stride, facts, rows.facts_stride, panels, num_blocks, sums, stride,
-                                         ahead);
+        nibble_tile<R, P, Format::kInt8>(rows.wide, rows.stride, facts, rows.facts_stride, panels, num_blocks, sums,
+                                         stride, ahead);
     else
-        nibble_tile<R, P, Format::kInt4>(rows.wide, rows.stride, facts, rows.facts_stride, panels, num_blocks, sums, stride,
-                                         ahead);
+        nibble_tile<R, P, Format::kInt4>(rows.wide, rows.stride, facts, rows.facts_stride, panels, num_blocks, sums,
+                                         stride, ahead);
 }
 
 // The product of 1 to kMaxRows rows with 1 or 2 panels.
@@ -201,6 +204,13 @@ inline void quantise_row(const bf16 *row, int64_t num_blocks, int8_t *bytes, Blo
         const __m512 first = from_bf16(_mm256_loadu_si256((const __m256i *)row));
         const __m512 second = from_bf16(_mm256_loadu_si256((const __m256i *)(row + 16)));
         const float largest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(first), _mm512_abs_ps(second)));
+        const __mmask16 strange =
+            _mm512_cmp_ps_mask(first, first, _CMP_UNORD_Q) | _mm512_cmp_ps_mask(second, second, _CMP_UNORD_Q);
+        if (strange || std::isinf(largest)) {  // bytes cannot say so, the scale can
+            std::memset(bytes, 0, kBlockInputs);
+            facts[block] = {std::numeric_limits<float>::quiet_NaN(), 0.0f};
+            continue;
+        }
         const __m512 inverse = _mm512_set1_ps(largest > 0 ? 127.0f / largest : 0.0f);
         const __m512i low = _mm512_cvtps_epi32(_mm512_mul_ps(first, inverse));
         const __m512i high = _mm512_cvtps_epi32(_mm512_mul_ps(second, inverse));

@@ -7,8 +7,7 @@ from typing import Literal
 
 import torch
 
-from serving.engine.kernels.packing import COLUMNS, padded, panels_of
-from serving.engine.models.loader import DecoderWeights
+from serving.engine.kernels.packing import COLUMNS, panels_of
 
 WeightFormat = Literal["bfloat16", "int8", "int4", "w8a8"]
 
@@ -57,29 +56,6 @@ def dequantised(matrix: QuantisedMatrix) -> torch.Tensor:
     if matrix.offsets is not None:
         weights += matrix.offsets[..., None]
     return weights.view(num_outputs, -1)
-
-
-def as_if_quantised(weights: DecoderWeights, weight_format: WeightFormat) -> DecoderWeights:
-    """What `weights` become when they are quantised, in their own dtype: for who computes without the kernels."""
-    if weight_format == "bfloat16":
-        return weights
-
-    def rounded(weight: torch.Tensor, kept_as: WeightFormat) -> torch.Tensor:
-        whole = padded(weight, 1, GROUP)
-        return dequantised(quantised(whole, kept_as))[:, : weight.shape[1]].to(weight.dtype)
-
-    layers = [
-        dataclasses.replace(
-            layer,
-            qkv=rounded(layer.qkv, weight_format),
-            output=rounded(layer.output, weight_format),
-            gate_up=rounded(layer.gate_up, weight_format),
-            down=rounded(layer.down, weight_format),
-        )
-        for layer in weights.layers
-    ]
-    vocabulary = rounded(weights.vocabulary, vocabulary_format(weight_format))
-    return dataclasses.replace(weights, layers=tuple(layers), vocabulary=vocabulary)
 
 
 def packed_quanta(matrix: QuantisedMatrix) -> torch.Tensor:

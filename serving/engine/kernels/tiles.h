@@ -10,6 +10,7 @@
 
 #include <immintrin.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -17,11 +18,11 @@ namespace footplate {
 
 using bf16 = uint16_t;
 
-constexpr int kColumns = 16;                   // of a panel
-constexpr int kPairElements = 2 * kColumns;    // one pair of every column: 64 bytes
-constexpr int kMaxRows = 6;                    // rows and panels of a tile: 24 sums, 4 weights and an activation
-constexpr int kMaxPanels = 4;                  // fill 29 of the 32 vector registers
-constexpr int kProductPairs = 16;              // the inner dimension of a product is padded to whole such steps
+constexpr int kColumns = 16;                 // of a panel
+constexpr int kPairElements = 2 * kColumns;  // one pair of every column: 64 bytes
+constexpr int kMaxRows = 6;                  // rows and panels of a tile: 24 sums, 4 weights and an activation
+constexpr int kMaxPanels = 4;                // fill 29 of the 32 vector registers
+constexpr int kProductPairs = 16;            // the inner dimension of a product is padded to whole such steps
 
 inline __m512 dot_pairs(__m512 sums, __m512i activations, __m512i weights) {
 #ifdef __AVX512BF16__
@@ -51,6 +52,11 @@ inline __m512 from_bf16(__m256i values) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(values), 16));
 }
 
+// The first `count` of 16 places, or all.
+inline __mmask16 mask_of(int64_t count) {
+    return count >= 16 ? 0xffff : count <= 0 ? 0 : __mmask16((1u << count) - 1);
+}
+
 // What will be needed next, brought near while something else is computed: pieces of memory, a few cache lines of them
 // with every pair. Memory and arithmetic are then at work at the same time.
 struct Ahead {
@@ -62,7 +68,9 @@ struct Ahead {
     int piece = 0, line = 0;
 
     // Spreads all lines over `num_pairs` pairs to come.
-    void spread(int64_t num_pairs) { lines_a_pair = int((int64_t(num_pieces) * lines_a_piece + num_pairs - 1) / num_pairs); }
+    void spread(int64_t num_pairs) {
+        lines_a_pair = int((int64_t(num_pieces) * lines_a_piece + num_pairs - 1) / std::max<int64_t>(1, num_pairs));
+    }
 
     void fetch() {
         for (int i = 0; i < lines_a_pair && piece < num_pieces; i++) {
@@ -75,8 +83,8 @@ struct Ahead {
     }
 };
 
-// sums[r][p * 16 + column] = row r · column of panel p, over `segments` pieces of `pairs` pairs each: piece s of panel p
-// begins at panels[s * P + p], and the rows go on from piece to piece.
+// sums[r][p * 16 + column] = row r · column of panel p, over `segments` pieces of `pairs` pairs each: piece s of panel
+// p begins at panels[s * P + p], and the rows go on from piece to piece.
 template <int R, int P>
 inline void dot_tile(const bf16 *const *rows, const bf16 *const *panels, int segments, int pairs, float *sums,
                      int64_t stride, Ahead &ahead) {
@@ -116,12 +124,18 @@ inline DotTile dot_tile_of(int panels) {
 // The tile for 1 to kMaxRows rows and 1 to kMaxPanels panels.
 inline DotTile dot_tile_for(int rows, int panels) {
     switch (rows) {
-        case 1: return dot_tile_of<1>(panels);
-        case 2: return dot_tile_of<2>(panels);
-        case 3: return dot_tile_of<3>(panels);
-        case 4: return dot_tile_of<4>(panels);
-        case 5: return dot_tile_of<5>(panels);
-        default: return dot_tile_of<6>(panels);
+        case 1:
+            return dot_tile_of<1>(panels);
+        case 2:
+            return dot_tile_of<2>(panels);
+        case 3:
+            return dot_tile_of<3>(panels);
+        case 4:
+            return dot_tile_of<4>(panels);
+        case 5:
+            return dot_tile_of<5>(panels);
+        default:
+            return dot_tile_of<6>(panels);
     }
 }
 
@@ -135,8 +149,8 @@ struct alignas(64) TileShapes {
     uint8_t num_rows[16] = {};
 };
 
-// Owns how many rows a thread's tile registers are set for. Registers 0 to 3 hold sums, 4 and 5 activations of the first
-// and second 16 rows, 6 and 7 weights.
+// Owns how many rows a thread's tile registers are set for. Registers 0 to 3 hold sums, 4 and 5 activations of the
+// first and second 16 rows, 6 and 7 weights.
 class Tiles {
   public:
     ~Tiles() { _tile_release(); }
@@ -144,7 +158,8 @@ class Tiles {
     void set(int num_rows) {
         if (num_rows == num_rows_) return;
         num_rows_ = num_rows;
-        const uint8_t first = uint8_t(num_rows < 16 ? num_rows : 16), second = uint8_t(num_rows < 17 ? 1 : num_rows - 16);
+        const uint8_t first = uint8_t(num_rows < 16 ? num_rows : 16),
+                      second = uint8_t(num_rows < 17 ? 1 : num_rows - 16);
         TileShapes shapes;
         for (int i = 0; i < 8; i++) {
             shapes.row_bytes[i] = 64;
@@ -157,8 +172,8 @@ class Tiles {
     int num_rows_ = 0;
 };
 
-// sums[r][p * 16 + column] for 1 to 32 rows and 1 to 4 panels: two panels at a time, so that weights are loaded once for
-// both halves of the rows. A row's chain of additions is the same in every register and among any number of rows.
+// sums[r][p * 16 + column] for 1 to 32 rows and 1 to 4 panels: two panels at a time, so that weights are loaded once
+// for both halves of the rows. A row's chain of additions is the same in every register and among any number of rows.
 inline void product_tile(Tiles &tiles, const bf16 *rows, int64_t stride, int num_rows, const bf16 *const *panels,
                          int num_panels, int pairs, float *sums, int64_t sums_stride, Ahead &ahead) {
     tiles.set(num_rows);

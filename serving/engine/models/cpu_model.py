@@ -63,6 +63,8 @@ class CpuModel:
         frequencies = torch.arange(config.max_model_len, dtype=torch.float32)[:, None] * rotary_frequencies(
             config.rope, config.head_dim
         )
+        self.num_blocks = num_blocks
+        """As `Model.num_blocks`."""
         self._model = library.Model(
             num_layers=config.num_layers,
             hidden_size=config.hidden_size,
@@ -127,15 +129,16 @@ class CpuModel:
             workspace=self._workspace.data_ptr(),
         )
         self._kernels.forward(self._model, step, capacity=self._capacity, num_threads=torch.get_num_threads())
-        return Computed(logits, unsound.nonzero()[0], step.seconds[1])
+        return Computed(logits, unsound.nonzero()[0], linear_seconds=step.seconds[0], attention_seconds=step.seconds[1])
 
     def _make_room(self, num_rows: int) -> None:
         """A workspace for `num_rows` rows, zeroed: the kernels rely on its padding."""
         if num_rows <= self._capacity:
             return
-        self._capacity = max(64, 1 << (num_rows - 1).bit_length())
-        num_bytes = self._kernels.workspace_bytes(self._model, num_rows=self._capacity)
-        self._workspace = torch.zeros(num_bytes, dtype=torch.uint8)
+        capacity = max(64, 1 << (num_rows - 1).bit_length())
+        num_bytes = self._kernels.workspace_bytes(self._model, num_rows=capacity)
+        # Both together: a step after one that found no memory must not take the old workspace for the new.
+        self._workspace, self._capacity = torch.zeros(num_bytes, dtype=torch.uint8), capacity
 
     def _layer(self, layer: LayerWeights, weight_format: WeightFormat) -> library.Layer:
         gate_up_bias = None if layer.gate_up_bias is None else _in_turn(layer.gate_up_bias)
@@ -173,12 +176,21 @@ def _in_turn(gate_up: torch.Tensor) -> torch.Tensor:
     return torch.stack([gate.view(panels), up.view(panels)], dim=1).flatten(0, 2)
 
 
+def block_bytes(config: ModelConfig) -> int:
+    """Memory of one block: bf16 keys and values of `BLOCK_SIZE` positions in every layer, heads padded to panels."""
+    return 2 * math.prod(_cache_shape(config, 1))
+
+
+def _cache_shape(config: ModelConfig, num_blocks: int) -> tuple[int, ...]:
+    head = math.ceil(config.head_dim / COLUMNS) * COLUMNS
+    return config.num_layers, num_blocks, config.num_kv_heads, 2, head * BLOCK_SIZE
+
+
 def _cache(config: ModelConfig, num_blocks: int) -> torch.Tensor:
     """Zeroed keys and values of all layers `[num_layers, num_blocks, num_kv_heads, 2, padded head_dim * 16]`."""
-    head = math.ceil(config.head_dim / COLUMNS) * COLUMNS
-    shape = (config.num_layers, num_blocks, config.num_kv_heads, 2, head * BLOCK_SIZE)
     try:
-        return torch.zeros(shape, dtype=torch.bfloat16)
+        return torch.zeros(_cache_shape(config, num_blocks), dtype=torch.bfloat16)
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
-        raise KVCacheProblem(f"no memory for a KV cache of {2 * math.prod(shape)} bytes ({reason})") from None
+        needed = num_blocks * block_bytes(config)
+        raise KVCacheProblem(f"no memory for a KV cache of {needed} bytes ({reason})") from None

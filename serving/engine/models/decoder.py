@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any
 
 import torch
@@ -74,13 +76,32 @@ class Decoder:
 def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """`rows` `[num_rows, in]` times `weight` `[out, in]` transposed, plus `bias` `[out]`: `[num_rows, out]`.
 
-    A lone row in bf16 is computed as one of two: oneDNN sums a single one of more than 1024 inputs in another order,
-    and the last bit of a result would then depend on company. From two rows on, a row's result is the same among any
-    number of them. Reading the weight is what takes the time, so this costs next to nothing.
+    In bf16 a few more rows may be computed than there are: how oneDNN sums a row depends on how many it has beside it
+    (see `_num_computed`), and the last bit of a result would then depend on company.
     """
-    if len(rows) == 1 and rows.dtype == torch.bfloat16:
-        return F.linear(rows.repeat(2, 1), weight, bias)[:1]
-    return F.linear(rows, weight, bias)
+    num_rows = len(rows)
+    if rows.dtype != torch.bfloat16 or (num_computed := _num_computed(num_rows)) == num_rows:
+        return F.linear(rows, weight, bias)
+    return F.linear(F.pad(rows, (0, 0, 0, num_computed - num_rows)), weight, bias)[:num_rows]
+
+
+def _num_computed(num_rows: int) -> int:
+    """How many rows to compute so that each of `num_rows` is summed in the same order as among any other number.
+
+    A lone row of more than 1024 inputs is summed in another order than two; reading the weight is what takes the time,
+    so the second costs next to nothing. With AVX-512 but without instructions for bf16, rows are dealt out to threads
+    first, and it is a thread's lone row that is summed in another order: each thread needs an even number.
+    """
+    if _threads_differ():
+        multiple = 2 * torch.get_num_threads()
+        return math.ceil(num_rows / multiple) * multiple
+    return max(2, num_rows)
+
+
+@functools.cache
+def _threads_differ() -> bool:
+    instructions = torch.cpu.get_capabilities()
+    return bool(instructions.get("avx512_f")) and not (instructions["avx512_bf16"] or instructions["amx_bf16"])
 
 
 def rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

@@ -27,11 +27,12 @@ class Batch:
 @dataclasses.dataclass(frozen=True, slots=True)
 class Computed:
     """What came of a batch: fp32 `logits` `[num_logit_rows, vocab_size]` (the receiver may change them; good until the
-    next `forward`), and the rows with numbers that are not finite. `attention_seconds` is 0 where it cannot be told
-    from the rest."""
+    next `forward`), and the rows with numbers that are not finite. The seconds of matrix products and of attention are
+    0 where they cannot be told from the rest."""
 
     logits: torch.Tensor
     unsound_rows: npt.NDArray[np.int64]
+    linear_seconds: float = 0.0
     attention_seconds: float = 0.0
 
 
@@ -45,6 +46,11 @@ class Model(Protocol):
     @property
     def name(self) -> str:
         """The name by which a setting chooses this implementation."""
+        ...
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the KV cache."""
         ...
 
     @property

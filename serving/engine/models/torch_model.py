@@ -43,6 +43,8 @@ class TorchModel:
         attention: str = "torch",
     ) -> None:
         self._device = device
+        self.num_blocks = num_blocks
+        """As `Model.num_blocks`."""
         cache = KVCache(config, num_blocks=num_blocks, dtype=dtype, device=device)
         self._attention = _Timed(make_attention(attention, cache, num_heads=config.num_heads))
         self._decoder = Decoder(config, weights)
@@ -71,7 +73,7 @@ class TorchModel:
         # Looked for here, since the KV cache does not hand such numbers on: a later row would look sound.
         unsound = (~hidden.isfinite().all(dim=-1)).nonzero().squeeze(-1)
         seconds = self._attention.seconds if self._device.type == "cpu" else 0.0
-        return Computed(logits, unsound.cpu().numpy(), seconds)
+        return Computed(logits, unsound.cpu().numpy(), attention_seconds=seconds)
 
     def _to_device(self, array: npt.NDArray[np.int64]) -> torch.Tensor:
         return torch.from_numpy(array).to(self._device)

@@ -60,4 +60,4 @@ def _blocks(values: torch.Tensor, width: int, *, filler: float) -> torch.Tensor:
     """`values` as `[num_rows, num_blocks, width]`; a view where the width divides the rows."""
     missing = -values.shape[-1] % width
     padded = F.pad(values, (0, missing), value=filler) if missing else values
-    return padded.reshape(len(values), -1, width)
+    return padded.reshape(len(values), padded.shape[-1] // width, width)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -36,8 +37,13 @@ class Penalties:
         return cls(rows, presence, frequency, repetition)
 
 
+_KEPT_CALLS = 64
+"""For so many steps in which others penalise, a book is kept: where the budget does not reach all who decode, each has
+its turn again by then."""
+
+
 class TokenBooks:
-    """Owns what is known of the tokens of the sequences that penalised in the last step; on the engine's thread.
+    """Owns what is known of the tokens of the sequences that penalised in the last steps; on the engine's thread.
 
     A sequence's book is read on from where it ended, and begun anew where its list of tokens is another one: a key may
     come again with another attempt.
@@ -45,6 +51,8 @@ class TokenBooks:
 
     def __init__(self) -> None:
         self._books: dict[SequenceKey, _Book] = {}
+        """Those that were used longest ago come first."""
+        self._num_calls = 0
 
     def penalise(self, logits: torch.Tensor, penalties: Penalties, chunks: Sequence[PlannedChunk]) -> None:
         """Change `logits` `[num_rows, vocab_size]` of the rows that penalise; `chunks` are those of all rows.
@@ -53,13 +61,13 @@ class TokenBooks:
         generated tokens; then presence and frequency, over generated tokens alone.
         """
         chosen = [chunks[row] for row in penalties.rows]
-        books = {chunk.key: self._book_of(chunk, vocab_size=logits.shape[-1]) for chunk in chosen}
-        self._books = books
+        books = [self._book_of(chunk, vocab_size=logits.shape[-1]) for chunk in chosen]
+        self._drop_unused()
         ids, counts = (
             torch.from_numpy(np.concatenate([np.frombuffer(column, dtype=np.int64) for column in columns]))
-            for columns in ([book.token_ids for book in books.values()], [book.counts for book in books.values()])
+            for columns in ([book.token_ids for book in books], [book.counts for book in books])
         )
-        sizes = torch.tensor([len(book.token_ids) for book in books.values()])
+        sizes = torch.tensor([len(book.token_ids) for book in books])
         which = torch.repeat_interleave(sizes).to(logits.device)
         ids, times = ids.to(logits.device), counts.to(logits.device, torch.float32)
         rows = torch.tensor(penalties.rows, device=logits.device)[which]
@@ -71,17 +79,34 @@ class TokenBooks:
 
     def _book_of(self, chunk: PlannedChunk, *, vocab_size: int) -> _Book:
         counts_prompt = chunk.params.repetition_penalty != 1.0
-        book = self._books.get(chunk.key)
+        book = self._books.pop(chunk.key, None)
         if book is None or book.context is not chunk.context or book.counts_prompt != counts_prompt:
             book = _Book(chunk, counts_prompt=counts_prompt)
         book.read_on(vocab_size)
+        book.used_at = self._num_calls
+        self._books[chunk.key] = book
         return book
+
+    def _drop_unused(self) -> None:
+        self._num_calls += 1
+        last = self._num_calls - _KEPT_CALLS
+        for key, _ in list(itertools.takewhile(lambda entry: entry[1].used_at < last, self._books.items())):
+            del self._books[key]
 
 
 class _Book:
     """Owns the distinct tokens of one sequence and how often each was generated (0: it is in the prompt alone)."""
 
-    __slots__ = ("_num_prompt_tokens", "_num_read", "_places", "context", "counts", "counts_prompt", "token_ids")
+    __slots__ = (
+        "_num_prompt_tokens",
+        "_num_read",
+        "_places",
+        "context",
+        "counts",
+        "counts_prompt",
+        "token_ids",
+        "used_at",
+    )
 
     def __init__(self, chunk: PlannedChunk, *, counts_prompt: bool) -> None:
         # Held, and so no other list can take its place under the same identity.
@@ -89,6 +114,7 @@ class _Book:
         self.counts_prompt = counts_prompt
         self.token_ids = array.array("q")
         self.counts = array.array("q")
+        self.used_at = 0
         self._places: dict[int, int] = {}
         self._num_prompt_tokens = chunk.num_prompt_tokens
         self._num_read = 0 if counts_prompt else chunk.num_prompt_tokens

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +13,14 @@ import torch
 from serving.contracts.messages import TokenLogprobs
 from serving.contracts.sampling import SamplingParams
 from serving.engine.plan import PlannedChunk
+from serving.engine.recent import RecentMap
 from serving.engine.sampling.blocks import is_on_cpu
 from serving.engine.sampling.filters import Draws
 from serving.engine.sampling.logprobs import logprobs_of
 from serving.engine.sampling.penalties import Penalties, TokenBooks
+
+_MAX_REMEMBERED = 1024
+"""Rows whose lists are kept: as many as may run, so that those who take turns find theirs."""
 
 NOT_FINITE = "the model's output is not finite"
 """The error of a row whose numbers overflowed or were never numbers."""
@@ -51,6 +55,16 @@ class _Bans:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class _Lists:
+    """The lists that one row's `params` hold, as arrays: long ones take longer to read than a batch to sample."""
+
+    params: SamplingParams
+    biased_ids: npt.NDArray[np.int64]
+    biases: npt.NDArray[np.float32]
+    banned_ids: npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Settings:
     """What a batch's rows ask for, row by row, laid out once for as long as the batch stays the same."""
 
@@ -63,7 +77,8 @@ class _Settings:
 
 
 class Sampler:
-    """Owns the settings of the last batch and the books of its penalised tokens; called by the engine's thread.
+    """Owns the settings of the last batch, the lists of the rows lately seen and the books of their penalised tokens;
+    called by the engine's thread.
 
     A row's token is a function of its logits and its chunk alone, whoever shares the batch: filters are thresholds of
     probability, found from sorted values and never from sorted positions, and the draw inverts the cumulative
@@ -74,6 +89,7 @@ class Sampler:
         self._eos_token_ids = eos_token_ids
         self._books = TokenBooks()
         self._settings: _Settings | None = None
+        self._lists: RecentMap[int, _Lists] = RecentMap(_MAX_REMEMBERED)
 
     def sample(self, logits: torch.Tensor, chunks: Sequence[PlannedChunk]) -> Sampled:
         """Choose the next token of each chunk from its row of `logits`, fp32 `[num_rows, vocab_size]`, which change.
@@ -116,46 +132,70 @@ class Sampler:
         params = [chunk.params for chunk in chunks]
         # Equal where each is the very same object, which is all that a batch that goes on is asked.
         if self._settings is None or self._settings.params != params:
-            self._settings = _Settings(
-                params=params,
-                penalties=Penalties.of(params, device=device),
-                bias=_bias_of(params, vocab_size=vocab_size, device=device),
-                bans=self._bans_of(params, vocab_size=vocab_size),
-                draws=Draws.of(params, vocab_size=vocab_size, device=device),
-                logprob_rows=[index for index, row in enumerate(params) if row.num_logprobs is not None],
-            )
+            self._settings = self._lay_out(params, vocab_size=vocab_size, device=device)
         return self._settings
 
-    def _bans_of(self, params: Sequence[SamplingParams], *, vocab_size: int) -> _Bans | None:
+    def _lay_out(self, params: list[SamplingParams], *, vocab_size: int, device: torch.device) -> _Settings:
+        lists = {
+            index: self._lists_of(row, vocab_size=vocab_size)
+            for index, row in enumerate(params)
+            if row.logit_bias or row.min_tokens > 0
+        }
+        return _Settings(
+            params=params,
+            penalties=Penalties.of(params, device=device),
+            bias=_bias_of(lists, device=device),
+            bans=_bans_of(lists),
+            draws=Draws.of(params, vocab_size=vocab_size, device=device),
+            logprob_rows=[index for index, row in enumerate(params) if row.num_logprobs is not None],
+        )
+
+    def _lists_of(self, params: SamplingParams, *, vocab_size: int) -> _Lists:
+        """Read once, as long as the row is not away for long. Held with its lists, no other has its identity."""
+        lists = self._lists.get(id(params))
+        if lists is None:
+            lists = self._read_lists(params, vocab_size=vocab_size)
+            self._lists.keep(id(params), lists)
+        return lists
+
+    def _read_lists(self, params: SamplingParams, *, vocab_size: int) -> _Lists:
         """`ignore_eos` makes EOS a token like any other."""
-        banned: list[tuple[int, int, int]] = []
-        for index, row in enumerate(params):
-            if row.min_tokens > 0:
-                ends = set(row.stop_token_ids)
-                if not row.ignore_eos:
-                    ends |= self._eos_token_ids
-                banned += [(index, token_id, row.min_tokens) for token_id in ends if token_id < vocab_size]
-        if not banned:
-            return None
-        rows, token_ids, until = np.asarray(banned, dtype=np.int64).T
-        return _Bans(rows, token_ids, until)
+        biases = [(token_id, bias) for token_id, bias in params.logit_bias if token_id < vocab_size]
+        ends = set(params.stop_token_ids) if params.min_tokens > 0 else set()
+        if params.min_tokens > 0 and not params.ignore_eos:
+            ends |= self._eos_token_ids
+        return _Lists(
+            params,
+            np.asarray([token_id for token_id, _ in biases], dtype=np.int64),
+            np.asarray([bias for _, bias in biases], dtype=np.float32),
+            np.asarray([token_id for token_id in ends if token_id < vocab_size], dtype=np.int64),
+        )
 
 
-def _bias_of(params: Sequence[SamplingParams], *, vocab_size: int, device: torch.device) -> _Bias | None:
-    biased = [
-        (index, token_id, value)
-        for index, row in enumerate(params)
-        for token_id, value in row.logit_bias
-        if token_id < vocab_size
-    ]
-    if not biased:
+def _bias_of(lists: Mapping[int, _Lists], *, device: torch.device) -> _Bias | None:
+    rows, token_ids = _by_row({index: row.biased_ids for index, row in lists.items()})
+    if not len(rows):
         return None
-    rows, token_ids, values = zip(*biased, strict=True)
-    return _Bias(
-        torch.tensor(rows, device=device),
-        torch.tensor(token_ids, device=device),
-        torch.tensor(values, dtype=torch.float32, device=device),
+    values = np.concatenate([row.biases for row in lists.values()])
+    return _Bias(*(torch.from_numpy(array).to(device) for array in (rows, token_ids, values)))
+
+
+def _bans_of(lists: Mapping[int, _Lists]) -> _Bans | None:
+    rows, token_ids = _by_row({index: row.banned_ids for index, row in lists.items()})
+    if not len(rows):
+        return None
+    until = np.repeat(
+        [row.params.min_tokens for row in lists.values()], [len(row.banned_ids) for row in lists.values()]
     )
+    return _Bans(rows, token_ids, until)
+
+
+def _by_row(token_ids: Mapping[int, npt.NDArray[np.int64]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """All rows' token ids one after another, and beside them the rows that they belong to."""
+    if not token_ids:
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    rows = np.repeat(np.fromiter(token_ids, dtype=np.int64), [len(ids) for ids in token_ids.values()])
+    return rows, np.concatenate(list(token_ids.values()))
 
 
 def _ban(logits: torch.Tensor, bans: _Bans, chunks: Sequence[PlannedChunk]) -> None:

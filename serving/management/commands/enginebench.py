@@ -7,15 +7,22 @@ import dataclasses
 import json
 import os
 import sys
+import typing
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from tokenizers import Tokenizer
 
 from serving.contracts.presets import PRESETS, preset_changes
 from serving.engine.bench.loads import LOADS, QUICK_LOADS, EngineLoad
 
+if TYPE_CHECKING:
+    from serving.engine.bench.quality import Quality
+
+_MAX_QUALITY_TOKENS = 2048
 _KV_BYTES = {"bfloat16": 2, "float32": 4}
 
 
@@ -46,12 +53,18 @@ class Command(BaseCommand):
         parser.add_argument(
             "--check", action="store_true", help="compare the device with fp32 on the CPU, measure nothing"
         )
+        parser.add_argument(
+            "--quality", type=Path, metavar="TEXT", help="how far each weight format is from fp32 on this text file"
+        )
         parser.add_argument("--json", action="store_true", help="one JSON object on one line")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Measure, then print."""
         if options["check"]:
             self._check(options["device"])
+            return
+        if options["quality"]:
+            self._quality(options)
             return
         if options["repeats"] < 1:
             raise CommandError(f"--repeats must be at least 1, not {options['repeats']}")
@@ -72,6 +85,35 @@ class Command(BaseCommand):
             self.stdout.write(f"{'agrees ' if check.passed else 'DIFFERS'}  {check.name}: {check.detail}")
         if not all(check.passed for check in checks):
             raise CommandError(f"{device} does not compute what the reference computes")
+
+    def _quality(self, options: dict[str, Any]) -> None:
+        from serving.engine.bench.quality import measure_quality
+        from serving.engine.kernels.quantised import WeightFormat
+
+        try:
+            text = options["quality"].read_text(encoding="utf-8")
+        except (OSError, ValueError) as problem:
+            raise CommandError(f"--quality: {options['quality']} cannot be read as text ({problem})") from None
+        tokenizer = Tokenizer.from_file(str(settings.FOOTPLATE_MODEL / "tokenizer.json"))
+        token_ids = tokenizer.encode(text).ids[:_MAX_QUALITY_TOKENS]
+        if not token_ids:
+            raise CommandError(f"--quality: {options['quality']} is empty")
+        formats = measure_quality(
+            settings.FOOTPLATE_MODEL,
+            token_ids,
+            weight_formats=typing.get_args(WeightFormat),
+            backend=options["backend"],
+            kernels_folder=settings.FOOTPLATE_HOME / "kernels",
+        )
+        for quality in formats:
+            self.stdout.write(json.dumps(dataclasses.asdict(quality)) if options["json"] else _quality_line(quality))
+
+
+def _quality_line(quality: Quality) -> str:
+    return (
+        f"{quality.weights:>8}, {quality.backend}: the same most probable token at {quality.top1_agreement:.4f} of "
+        f"{quality.num_tokens} positions, KL divergence {quality.kl_divergence:.6f} nats"
+    )
 
 
 def _load(options: dict[str, Any]) -> EngineLoad:
@@ -96,7 +138,7 @@ def _measure(options: dict[str, Any], load: EngineLoad | None) -> dict[str, Any]
     from serving.engine.bench.floors import decoder_cost
     from serving.engine.bench.limits import LimitsProbe
     from serving.engine.bench.running import NUM_STEPS, QUICK_NUM_STEPS, bench_load, bench_steps, warm_up
-    from serving.management.engine_runner import build_runner
+    from serving.management.engine_runner import build_runner, weights_of
 
     dtype = options["dtype"]
     runner = build_runner(device=options["device"], dtype=dtype, backend=options["backend"])
@@ -109,7 +151,7 @@ def _measure(options: dict[str, Any], load: EngineLoad | None) -> dict[str, Any]
         "model": settings.FOOTPLATE_MODEL.name,
         "device": options["device"],
         "dtype": dtype,
-        "weights": settings.FOOTPLATE_WEIGHTS if dtype == "bfloat16" else dtype,
+        "weights": weights_of(dtype),
         "backend": runner.backend,
         "threads": torch.get_num_threads(),
         "weight_bytes": cost.weight_bytes,

@@ -25,7 +25,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         # Only this process and those that import or measure a model pay for torch.
-        from serving.management.engine_runner import build_runner
+        from serving.management.engine_runner import build_runner, weights_of
         from serving.worker.host import EngineBroken
         from serving.worker.lifecycle import EngineWorker, run_until_signalled
 
@@ -43,7 +43,8 @@ class Command(BaseCommand):
             pool=PoolName(options["pool"]),
             model=settings.FOOTPLATE_MODEL.name,
             device=options["device"],
-            dtype=options["dtype"],
+            dtype=weights_of(options["dtype"]),
+            backend=runner.backend,
             gauge=runner.device_usage,
         )
         try:

@@ -45,6 +45,7 @@
  * @property {"ready" | "draining"} state
  * @property {string} device
  * @property {string} dtype
+ * @property {string} backend
  * @property {number} max_model_len
  * @property {number} tunables_version
  * @property {number} num_waiting

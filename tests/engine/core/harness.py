@@ -17,12 +17,14 @@ from serving.contracts.messages import (
     Scheduled,
     SequenceKey,
     Submit,
+    TokenLogprobs,
     Tokens,
 )
 from serving.contracts.sampling import SamplingParams
 from serving.contracts.tunables import Tunables
 from serving.engine.engine import Engine
 from serving.engine.plan import PlannedChunk, StepPlan, StepResult
+from serving.engine.sequence import Sequence
 from serving.engine.stats import EngineCounts
 
 EOS = 0
@@ -50,12 +52,15 @@ class CacheRunner:
         self.plans: list[StepPlan] = []
         self.before_run: Callable[[StepPlan], None] | None = None
         """Called while the plan is in flight; what it raises is the step's failure."""
+        self.before_each_run: Callable[[], None] = lambda: None
+        """Called before that, in all tests, to look at what was scheduled."""
         self.failing_keys: set[SequenceKey] = set()
         self.script: Script | None = None
         self._cache: list[int | None] = [None] * (num_blocks * block_size)
 
     def run(self, plan: StepPlan) -> StepResult:
         self.plans.append(plan)
+        self.before_each_run()
         if self.before_run is not None:
             self.before_run(plan)
         written: set[int] = set()
@@ -66,7 +71,14 @@ class CacheRunner:
             for slot, token_id in zip(slots, chunk.token_ids, strict=True):
                 self._cache[slot] = token_id
         errors = {index: "bad logits" for index, chunk in enumerate(plan.chunks) if chunk.key in self.failing_keys}
-        return StepResult([self._sample(chunk) for chunk in plan.chunks], errors=errors)
+        result = StepResult([self._sample(chunk) for chunk in plan.chunks], errors=errors)
+        for index, chunk in enumerate(plan.chunks):
+            if chunk.params.num_logprobs is not None and chunk.samples:
+                result.logprobs[index] = [_told_of(token_id) for token_id in result.token_ids[index]]
+            if chunk.reads_prompt:
+                read = chunk.context[chunk.start + 1 : min(chunk.end + 1, chunk.num_prompt_tokens)]
+                result.prompt_logprobs[index] = [_told_of(token_id) for token_id in read]
+        return result
 
     def _slot(self, chunk: PlannedChunk, position: int) -> int:
         return chunk.block_table[position // self.block_size] * self.block_size + position % self.block_size
@@ -80,6 +92,10 @@ class CacheRunner:
         if self.script is not None:
             return [self.script(read, chunk)]
         return [next_token(read, seed=chunk.params.seed, sample_index=chunk.sample_index, vocab_size=self.vocab_size)]
+
+
+def _told_of(token_id: int) -> TokenLogprobs:
+    return TokenLogprobs(-1.0, [token_id], [-1.0])
 
 
 def params(max_tokens: int = 8, **changes: Any) -> SamplingParams:
@@ -136,6 +152,11 @@ def run_alone(request: Submit, *, vocab_size: int = 40) -> tuple[list[int], str]
         )
 
 
+def _start_of(sequence: Sequence) -> tuple[int, int]:
+    """What tells one start of a sequence from others."""
+    return sequence.serial, sequence.num_preemptions
+
+
 class Ledger:
     """Owns what each key's owner heard, and checks it as it comes."""
 
@@ -176,11 +197,14 @@ class Ledger:
                 assert event.start_index == len(tokens)
                 assert (event.timings is not None) == (len(tokens) == len(request.generated_ids))
                 tokens.extend(event.token_ids)
+                _check_logprobs(request, event)
             case Finished():
                 assert event.num_generated == len(self.tokens[event.key])
                 self.endings[event.key] = event
             case Refused():
                 assert self.tokens[event.key] == request.generated_ids
+                siblings = {key for key in self.started if key.request_id == event.key.request_id}
+                assert event.code != "queue_timeout" or siblings <= self.endings.keys(), "half an answer was given"
                 self.endings[event.key] = event
             case Returned():
                 self.endings[event.key] = event
@@ -188,6 +212,15 @@ class Ledger:
     @property
     def open_keys(self) -> list[SequenceKey]:
         return [key for key in self.submitted if key not in self.endings]
+
+
+def _check_logprobs(request: Submit, event: Tokens) -> None:
+    """Whoever asks, and nobody else, hears of each token, and of the prompt with the very first."""
+    told, asked = event.logprobs, request.params.num_logprobs is not None
+    assert (None if told is None else [entry.top_ids[0] for entry in told]) == (event.token_ids if asked else None)
+    told, asked = event.prompt_logprobs, request.params.num_prompt_logprobs is not None and event.start_index == 0
+    expected = request.prompt_ids[1:] if asked else None
+    assert (None if told is None else [entry.top_ids[0] for entry in told]) == expected
 
 
 class World:
@@ -200,6 +233,9 @@ class World:
         self.engine = Engine(self.runner, tunables=self.tunables, clock=lambda: self.now)
         self.ledger = Ledger()
         self._version = 0
+        self._begun_before: set[tuple[int, int]] = set()
+        self._num_new_long = 0
+        self.runner.before_each_run = self._count_long
 
     def submit(self, *requests: Submit) -> None:
         for request in requests:
@@ -213,6 +249,7 @@ class World:
 
     def retune(self, **changes: Any) -> None:
         self.tunables = self.tunables.changed(changes)
+        self._begun_before = {_start_of(sequence) for sequence in self._running}
         self._version += 1
         self.engine.retune(self._version, self.tunables)
 
@@ -284,6 +321,16 @@ class World:
         expected, _ = run_alone(self.ledger.submitted[key], vocab_size=self.runner.vocab_size)
         assert heard == expected[: len(heard)]
 
+    @property
+    def _running(self) -> list[Sequence]:
+        return self.engine._scheduler._roster.running
+
+    def _count_long(self) -> None:
+        """How many long ones are in prefill of those that started since the tunables last changed."""
+        most = self.tunables.long_prompt_tokens
+        long = [s for s in self._running if s.is_prefilling and s.prefill_end - s.prefill_start > most]
+        self._num_new_long = sum(_start_of(sequence) not in self._begun_before for sequence in long)
+
     def _check_plan(self, plan: StepPlan, before: EngineCounts) -> None:
         assert 0 < plan.num_tokens <= self.tunables.max_batch_tokens
         assert len({chunk.key for chunk in plan.chunks}) == len(plan.chunks)
@@ -293,6 +340,7 @@ class World:
             assert len(chunk.block_table) * self.runner.block_size >= chunk.end
             if chunk.is_prefill:
                 assert len(chunk.token_ids) <= self.tunables.max_prefill_chunk
+        assert self.tunables.mode == "static" or self._num_new_long <= self.tunables.max_long_prefills
         after = self.counts()
         assert after.num_running <= max(self.tunables.max_running, before.num_running)
         assert after.kv_blocks_used + after.kv_blocks_free + after.kv_blocks_cached == after.kv_blocks_total

@@ -65,6 +65,70 @@ def test_ends_early_when_no_more_company_would_fit_in_memory() -> None:
     assert set(world.members()) == {"a", "b"}
 
 
+def test_what_is_cached_of_a_prompt_fills_no_budget(windowed: World) -> None:
+    prompt = list(range(1, 82))
+    windowed.submit(submit("first", prompt=prompt, max_tokens=1))
+    windowed.run()
+    windowed.submit(submit("a", prompt=prompt), submit("b", prompt=prompt))
+    windowed.step()
+    assert windowed.counts().num_running == 0
+    windowed.submit(submit("c", prompt=63))
+    windowed.step()
+    assert set(windowed.members()) == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize("caching", ["on", "off"])
+def test_what_choices_share_fills_budget_and_memory_once(caching: str) -> None:
+    tunables = {"batch_window_ms": 250, "max_batch_tokens": 64, "prefix_caching": caching}
+    world = World(num_blocks=12, tunables=tunables)
+    world.submit(*[submit("many", prompt=10, choice=choice, seed=choice) for choice in range(8)])
+    world.step()
+    # 10 tokens, and 7 times the 2 that are in no full block; 3 blocks, and 7 more.
+    assert world.counts().num_running == 0
+    world.submit(submit("b", prompt=8))
+    world.step()
+    assert set(world.members()) == {"many", "b"}
+    world.run()
+    world.check_ended()
+
+
+def test_what_a_running_choice_computes_fills_no_budget_for_the_others() -> None:
+    tunables = {"batch_window_ms": 250, "max_batch_tokens": 64, "max_prefill_chunk": 16}
+    world = World(num_blocks=256, tunables=tunables)
+    first, *others = [submit("many", prompt=42, choice=choice, seed=choice) for choice in range(8)]
+    world.submit(first)
+    world.now += 0.25
+    world.step()
+    world.submit(*others, submit("b"))
+    world.step()
+    assert set(world.members()) == {"many"}
+    world.run()
+    world.check_ended()
+
+
+def test_choices_of_a_static_batch_fill_the_budget_each() -> None:
+    tunables = {"batch_window_ms": 250, "max_batch_tokens": 64, "mode": "static", "max_running": 16}
+    world = World(num_blocks=256, tunables=tunables)
+    world.submit(*[submit("many", prompt=10, choice=choice, seed=choice) for choice in range(7)])
+    world.step()
+    assert world.counts().num_running == 7
+
+
+def test_blocks_that_others_hold_fill_no_memory() -> None:
+    world = World(num_blocks=24, tunables={"batch_window_ms": 250})
+    prompt = list(range(1, 62))
+    world.submit(submit("first", prompt=prompt, max_tokens=20, ignore_eos=True, waited=1.0))
+    world.step()
+    world.submit(submit("a", prompt=prompt))
+    world.step()
+    assert set(world.members()) == {"first"}
+    world.now += 0.25
+    world.step()
+    assert set(world.members()) == {"first", "a"}
+    world.run()
+    world.check_ended()
+
+
 def test_joins_during_decode_obey_the_window(windowed: World) -> None:
     windowed.submit(submit("a", max_tokens=50, ignore_eos=True))
     windowed.now += 0.25

@@ -55,6 +55,8 @@ _REQUESTS = st.fixed_dictionaries(
         "stem": st.sampled_from(["", "", "s", "t"]),
         "priority": st.sampled_from([0, 0, -2, 1, 100]),
         "weight": st.sampled_from([1.0, 1.0, 3.0, 0.25]),
+        "cache_salt": st.sampled_from(["", "", "", "pepper"]),
+        "num_logprobs": st.sampled_from([None, None, 0, 2]),
     }
 )
 """The pool holds 48 tokens: a few are refused, most want half of it or more."""
@@ -80,12 +82,18 @@ class EngineMachine(RuleBasedStateMachine):
 
     # --- what owners do ----------------------------------------------------------------------------------------------
 
-    @rule(requests=st.lists(_REQUESTS, min_size=1, max_size=5), num_choices=st.sampled_from([1, 1, 1, 3]))
-    def submit_requests(self, requests: list[dict[str, Any]], num_choices: int) -> None:
+    @rule(
+        requests=st.lists(_REQUESTS, min_size=1, max_size=5),
+        num_choices=st.sampled_from([1, 1, 1, 2, 3, 4]),
+        num_reading=st.sampled_from([0, 0, 0, 1, 4]),
+    )
+    def submit_requests(self, requests: list[dict[str, Any]], num_choices: int, num_reading: int) -> None:
+        """`num_reading` choices of each request ask how probable its prompt is."""
         for request in requests:
             self.num_requests += 1
             for choice in range(num_choices):
-                self.world.submit(submit(f"r{self.num_requests}", choice=choice, seed=choice, **request))
+                reading = {"num_prompt_logprobs": 0 if choice < num_reading else None}
+                self.world.submit(submit(f"r{self.num_requests}", choice=choice, seed=choice, **reading, **request))
 
     @precondition(lambda self: self.world.ledger.submitted)
     @rule(data=st.data())

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from serving.contracts.messages import TokenLogprobs, Tokens
-from serving.engine.plan import StepPlan, StepResult
+from serving.engine.plan import MOST_READ_TOKENS, StepPlan, StepResult
 from tests.engine.core.harness import EOS, World, submit
 
 
@@ -80,3 +82,47 @@ def test_who_does_not_ask_is_told_nothing() -> None:
     world = _telling()
     world.submit(submit("a", max_tokens=5))
     assert all(event.logprobs is None and event.prompt_logprobs is None for event in _heard(world, "a"))
+
+
+def _read_tokens(world: World) -> int:
+    """Of the last plan."""
+    return sum(len(chunk.token_ids) for chunk in world.plan.chunks if chunk.reads_prompt)
+
+
+@pytest.mark.parametrize("mode", ["continuous", "static"])
+def test_prompts_are_read_few_tokens_at_a_time_and_hold_up_nobody(mode: str) -> None:
+    """Each position read costs a whole vocabulary: streams and other prompts go on beside them."""
+    world = _telling(num_blocks=1024, tunables={"mode": mode, "max_batch_tokens": 256, "max_prefill_chunk": 256})
+    asks = [submit(f"asks{i}", prompt=n, max_tokens=3, num_prompt_logprobs=0) for i, n in enumerate((150, 10, 90))]
+    world.submit(*asks, submit("plain", prompt=180, max_tokens=2, ignore_eos=True))
+    read = []
+    while world.engine.has_work:
+        world.step()
+        read.append(_read_tokens(world))
+        if len(read) == 1:
+            assert world.members() == {"asks0": MOST_READ_TOKENS, "plain": 180}
+    assert max(read) == MOST_READ_TOKENS
+    assert sum(read) == 150 + 10 + 90
+    world.check_ended()
+
+
+def test_what_is_computed_again_for_a_prompt_that_was_told_of_is_not_read_again() -> None:
+    world = _telling(num_blocks=40, tunables={"max_prefill_chunk": 256})
+    world.submit(submit("a", prompt=100, generated=[5, 6, 7], max_tokens=9, num_prompt_logprobs=0, ignore_eos=True))
+    world.step()
+    assert world.members() == {"a": 103}
+    assert _read_tokens(world) == 0
+
+
+def test_choices_share_the_prompt_that_one_of_them_reads() -> None:
+    """The first asks for all of them: its siblings wait until it is computed, and find it."""
+    world = _telling(num_blocks=256, tunables={"max_batch_tokens": 512, "prefix_caching": "off"})
+    prompt = list(range(1, 201))
+    asks = submit("a", prompt=prompt, max_tokens=4, ignore_eos=True, num_prompt_logprobs=0)
+    world.submit(asks, *[submit("a", prompt=prompt, choice=i, max_tokens=4, ignore_eos=True) for i in range(1, 4)])
+    heard = _heard(world, "a")
+    told = {event.key.choice: event.prompt_logprobs for event in heard if event.start_index == 0}
+    assert told == {0: [_entry(position, prompt[position]) for position in range(1, 200)], 1: None, 2: None, 3: None}
+    num_prefill = sum(plan.num_prefill_tokens for plan in world.runner.plans)
+    assert 200 < num_prefill <= 200 + 3 * world.runner.block_size
+    world.check_ended()

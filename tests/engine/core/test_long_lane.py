@@ -32,9 +32,10 @@ def test_no_more_long_prompts_are_in_prefill_than_may_be(order: str, most: int) 
     world.check_ended()
 
 
-def test_short_prompts_overtake_the_long_that_wait() -> None:
-    world = _world(max_running=32)
-    world.submit(*[submit(f"long{i}", prompt=1000, max_tokens=3) for i in range(3)])
+@pytest.mark.parametrize("most", [1, 2, 4])
+def test_short_prompts_overtake_the_long_that_wait(most: int) -> None:
+    world = _world(max_running=32, max_long_prefills=most)
+    world.submit(*[submit(f"long{i}", prompt=1000, max_tokens=3) for i in range(most + 1)])
     world.step()
     world.submit(*[submit(f"s{i}", prompt=10, max_tokens=3) for i in range(8)])
     world.step(3)
@@ -190,6 +191,42 @@ def test_what_became_cached_while_it_waited_needs_no_lane() -> None:
     assert world.tokens("twin")
     assert not world.tokens("long1")
     world.run()
+    world.check_ended()
+
+
+def test_what_is_no_longer_cached_when_it_is_named_needs_the_lane() -> None:
+    world = _world()
+    prompt = list(range(1, 900))
+    world.submit(submit("first", prompt=prompt, max_tokens=2))
+    world.run()
+    world.submit(*[submit(f"long{i}", prompt=[*prompt, i], max_tokens=2) for i in range(6)])
+    world.retune(prefix_caching="off")
+    while world.engine.has_work:
+        world.step()
+        assert _num_long_in_prefill(world) <= 1
+    world.check_ended()
+
+
+def test_what_was_evicted_while_it_waited_needs_the_lane() -> None:
+    world = _world(num_blocks=400, max_batch_tokens=512)
+    prompts = [list(range(1000 * i, 1000 * i + 200)) for i in range(1, 5)]
+    for prompt in prompts:
+        world.submit(submit(f"first{prompt[0]}", prompt=prompt, max_tokens=1))
+    world.run()
+    world.retune(max_running=1)
+    world.submit(submit("busy", max_tokens=9, ignore_eos=True))
+    world.step()
+    world.submit(*[submit(f"long{prompt[0]}", prompt=[*prompt, 5], max_tokens=2) for prompt in prompts])
+    # It takes nearly all of the memory.
+    world.submit(submit("big", prompt=1500, max_tokens=1, waited=5.0))
+    while not world.tokens("big"):
+        world.step()
+    world.retune(max_running=32)
+    most = 0
+    while world.engine.has_work:
+        world.step()
+        most = max(most, _num_long_in_prefill(world))
+    assert most == 1
     world.check_ended()
 
 

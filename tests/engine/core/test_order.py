@@ -33,6 +33,20 @@ def _starts(world: World) -> list[str]:
     return seen
 
 
+@pytest.mark.parametrize(("order", "kept"), [("fcfs", {"a", "b"}), ("priority", {"c", "d"}), ("fair", {"a", "d"})])
+def test_who_is_least_deserving_is_handed_back_when_others_join(order: str, kept: set[str]) -> None:
+    world = _one_place(order)
+    world.submit(submit("a", tenant="one"), submit("b", tenant="first"))
+    world.submit(submit("c", tenant="first", priority=-5), submit("d", tenant="two", priority=-5))
+    world.step()
+    world.retune(max_running=3)
+    world.engine.share()
+    for owner_id, event in world.engine.take_events():
+        world.ledger.hear(owner_id, event)
+    assert {key.request_id for key in world.ledger.open_keys} == {"first", *kept}
+    world.run()
+
+
 def test_first_come_first_served_knows_no_urgency() -> None:
     world = _one_place("fcfs")
     for name, priority in zip("abcd", (5, 0, -5, 1), strict=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from serving.contracts.messages import Accepted, Refused
 from tests.engine.core.harness import World, submit
 
@@ -87,6 +89,46 @@ def test_one_that_an_earlier_attempt_began_keeps_nobody_from_being_refused() -> 
     assert world.reason("new") == "queue_timeout"
     assert world.ledger.open_keys == [submit("begun").key]
     world.run()
+    world.check_ended()
+
+
+@pytest.mark.parametrize("caching", ["on", "off"])
+def test_choices_that_wait_for_one_that_computes_their_prompt_are_not_refused(caching: str) -> None:
+    world = World(
+        num_blocks=256, tunables={"max_queue_wait_ms": 1000, "max_prefill_chunk": 16, "prefix_caching": caching}
+    )
+    world.submit(*[submit("many", prompt=400, choice=choice, seed=choice) for choice in range(3)])
+    while world.engine.has_work:
+        world.now += 0.1
+        world.step()
+    assert world.counts().prompt_tokens_total < 2 * 400
+    assert {world.reason("many", choice) for choice in range(3)} <= {"stop", "length"}
+    world.check_ended()
+
+
+def test_no_choice_is_refused_of_a_request_that_has_begun_and_others_are_none_the_less() -> None:
+    world = World(tunables={"max_queue_wait_ms": 1000, "max_running": 1})
+    world.submit(*[submit("many", choice=choice, max_tokens=9, ignore_eos=True, seed=choice) for choice in range(2)])
+    world.submit(submit("other"))
+    world.step()
+    world.now += 1.5
+    world.submit(submit("many", choice=2, waited=1.2))
+    world.step()
+    assert world.reason("other") == "queue_timeout"
+    world.run()
+    assert [world.reason("many", choice) for choice in range(2)] == ["length", "length"]
+    assert world.reason("many", 2) in {"stop", "length"}
+    world.check_ended()
+
+
+def test_no_choice_is_refused_of_a_request_that_has_begun_elsewhere() -> None:
+    world = World(tunables={"max_queue_wait_ms": 1000, "max_running": 1})
+    world.submit(submit("busy", max_tokens=30, ignore_eos=True))
+    world.step()
+    world.submit(submit("many", choice=0, seed=0), submit("many", choice=1, attempt=2, generated=[5], seed=1))
+    world.now += 1.5
+    world.run()
+    assert {world.reason("many", choice) for choice in range(2)} <= {"stop", "length"}
     world.check_ended()
 
 

@@ -168,9 +168,8 @@ def test_choices_of_one_name_with_other_prompts_or_tenants_share_nothing(caching
 def test_choices_that_want_their_prompts_probabilities_compute_it_each(caching: str) -> None:
     world = World(num_blocks=64, tunables={"prefix_caching": caching})
     world.submit(*choices(3, num_prompt_logprobs=1))
-    world.step()
-    assert prefills(world) == {0: 22, 1: 22, 2: 22}
     world.run()
+    assert prefills(world) == {0: 22, 1: 22, 2: 22}
     world.check_ended()
 
 
@@ -184,11 +183,27 @@ def test_a_static_batch_takes_all_choices_at_once(caching: str) -> None:
     world.check_ended()
 
 
-def test_what_is_shared_while_caching_is_off_is_no_hit_of_the_cache() -> None:
-    world = World(num_blocks=64, tunables={"prefix_caching": "off"})
-    world.submit(*choices(4))
+@pytest.mark.parametrize(("caching", "asked"), [("on", 22 + 7 * 2), ("off", 0)])
+def test_what_choices_share_is_counted_once_and_no_hit_of_the_cache(caching: str, asked: int) -> None:
+    world = World(num_blocks=64, tunables={"prefix_caching": caching})
+    world.submit(*choices(8))
     world.run()
-    assert hits(world) == (0, 0)
+    assert hits(world) == (asked, 0)
+    assert world.counts().prompt_tokens_total == sum(prefills(world).values()) == 22 + 7 * 2
+    world.check_ended()
+
+
+def test_what_the_first_choice_finds_cached_is_a_hit_and_what_the_others_share_with_it_none() -> None:
+    world = World(num_blocks=64)
+    world.submit(submit("before", prompt=PROMPT, max_tokens=1))
+    world.run()
+    world.submit(*choices(8))
+    world.run()
+    query, hit = hits(world)
+    assert (query, hit) == (22 + 22 + 7 * 2, 20)
+    assert prefills(world) == dict.fromkeys(range(8), 2)
+    assert world.counts().prompt_tokens_total == 22 + 22 + 7 * 2
+    world.check_ended()
 
 
 @pytest.mark.parametrize("first", ["on", "off"])

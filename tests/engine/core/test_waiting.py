@@ -15,8 +15,13 @@ class Line:
 
     def __init__(self, order: Order) -> None:
         self.order = order
-        self.queue = WaitingQueue(order, long_tokens=10, num_to_compute=lambda sequence: sequence.num_tokens)
+        self.num_cached: dict[str, int] = {}
+        """Tokens by name that would not be computed."""
+        self.queue = WaitingQueue(order, long_tokens=10, num_to_compute=self._num_to_compute)
         self._num_added = 0
+
+    def _num_to_compute(self, sequence: Sequence) -> int:
+        return sequence.num_tokens - self.num_cached.get(sequence.key.request_id, 0)
 
     def add(self, name: str, *, preempted: bool = False, protection: int = 0, **request: Any) -> Sequence:
         self._num_added += 1
@@ -98,6 +103,28 @@ def test_a_closed_long_lane_names_short_ones_alone() -> None:
     assert second is not None
     assert (first.key.request_id, second.key.request_id) == ("b", "d")
     assert {sequence.key.request_id for sequence in line.queue.company(most_long=1)} == {"long-a", "b", "d"}
+
+
+def test_who_is_named_waits_in_the_lane_where_it_belongs_by_now() -> None:
+    line = Line(RankOrder(seconds_a_level=0.0))
+    line.num_cached = {"b": 25}
+    for name, length in (("a", 30), ("b", 30), ("c", 3), ("d", 30), ("e", 3)):
+        line.add(name, prompt=length)
+    assert [s.key.request_id for s in line.queue if s.is_long] == ["a", "d"]
+    line.num_cached = {"a": 25}
+    candidates = line.queue.candidates(with_unstarted=True)
+    named = []
+    while (sequence := candidates.next()) is not None:
+        named.append((sequence.key.request_id, sequence.is_long))
+        candidates.pass_over(sequence)
+    assert named == [("a", False), ("b", True), ("c", False), ("d", True), ("e", False)]
+    line.num_cached = {}
+    candidates = line.queue.candidates(with_unstarted=True)
+    candidates.close_long_lane()
+    first = candidates.next()
+    assert first is not None
+    assert first.key.request_id == "c"
+    assert line.served() == ["a", "b", "c", "d", "e"]
 
 
 def test_arranging_anew_with_the_same_order_keeps_what_it_knows() -> None:

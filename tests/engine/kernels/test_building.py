@@ -15,12 +15,14 @@ import torch
 
 from serving.engine.kernels import build, loading
 from serving.engine.kernels.build import NoKernels, built_library, variants
-from serving.engine.kernels.library import NotUsable
+from serving.engine.kernels.library import NotLoadable, NotUsable
 from serving.engine.kernels.loading import load_kernels
 from serving.engine.model_runner import ModelRunner
 from serving.engine.models.making import Backend
 
 TinyModel = Callable[[str], Path]
+
+pytestmark = pytest.mark.heavy
 
 needs_kernels = pytest.mark.skipif(not variants(), reason="this processor has no AVX-512")
 
@@ -42,8 +44,8 @@ def test_other_sources_are_built_anew(tmp_path: Path, monkeypatch: pytest.Monkey
     first = built_library(tmp_path / "kept", variant=variants()[0])
     sources = tmp_path / "sources"
     sources.mkdir()
-    for name in ("decoder.cpp", "quantised.h", "tiles.h"):
-        (sources / name).write_text((build._SOURCES / name).read_text() + "\n// another line\n")
+    for path in (*build._SOURCES.glob("*.h"), *build._SOURCES.glob("*.cpp")):
+        (sources / path.name).write_text(path.read_text() + "\n// another line\n")
     monkeypatch.setattr(build, "_SOURCES", sources)
     assert built_library(tmp_path / "kept", variant=variants()[0]) != first
 
@@ -80,7 +82,7 @@ def test_without_a_compiler_pytorch_computes_and_the_log_says_why(
 ) -> None:
     monkeypatch.setattr(build, "_COMPILERS", ("no-such-compiler",))
     monkeypatch.setattr(loading, "variants", lambda: ("avx512",))
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="serving"):
         assert _runner(tiny_model("llama"), tmp_path).backend == "torch"
     assert caplog.messages == ["computing with PyTorch alone: there is no C++ compiler (no-such-compiler)"]
     with pytest.raises(ValueError, match=r"backend cpu cannot be used: there is no C\+\+ compiler"):
@@ -112,7 +114,7 @@ def test_without_the_instructions_there_are_no_kernels(tmp_path: Path, monkeypat
 def test_the_best_instruction_set_that_works_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The system forbids one, the next multiplies wrongly."""
+    """The system forbids one, the compiler does not know the next, one cannot be loaded, one multiplies wrongly."""
     tried = []
 
     class FakeLibrary:
@@ -121,14 +123,37 @@ def test_the_best_instruction_set_that_works_is_taken(
             tried.append(path.name)
             if path.name == "amx-bf16":
                 raise NotUsable(path.name)
+            if path.name == "broken":
+                raise NotLoadable(path.name)
 
-    monkeypatch.setattr(loading, "variants", lambda: ("amx-bf16", "avx512-bf16", "avx512"))
-    monkeypatch.setattr(loading, "built_library", lambda folder, variant: folder / variant)
+    def build_all_but_one(folder: Path, variant: str) -> Path:
+        if variant == "too-new":
+            raise NoKernels("the compiler does not know it")
+        return folder / variant
+
+    monkeypatch.setattr(loading, "variants", lambda: ("amx-bf16", "too-new", "broken", "avx512-bf16", "avx512"))
+    monkeypatch.setattr(loading, "built_library", build_all_but_one)
     monkeypatch.setattr(loading, "Library", FakeLibrary)
     monkeypatch.setattr(loading, "multiplies_right", lambda library: library.name == "avx512")
     assert load_kernels(tmp_path).name == "avx512"  # type: ignore[attr-defined]
-    assert tried == ["amx-bf16", "avx512-bf16", "avx512"]
-    assert caplog.messages == ["the kernels for avx512-bf16 do not multiply right here"]
+    assert tried == ["amx-bf16", "broken", "broken", "avx512-bf16", "avx512"]
+    assert "the kernels for avx512-bf16 do not multiply right here" in caplog.messages
+
+
+@needs_kernels
+def test_a_library_that_is_damaged_is_built_anew(tmp_path: Path) -> None:
+    path = built_library(tmp_path, variant=variants()[0])
+    path.unlink()
+    path.write_bytes(b"")
+    load_kernels(tmp_path)
+    assert path.stat().st_size > 1000
+
+
+@needs_kernels
+def test_the_kernels_for_tiles_compile(tmp_path: Path) -> None:
+    """Wherever they are run: this needs a compiler that knows the instructions, no processor."""
+    build.compile_library(tmp_path / "tiles.so", build.flags_of("amx-bf16"))
+    assert (tmp_path / "tiles.so").exists()
 
 
 @pytest.mark.parametrize(("dtype", "kernels"), [("float32", "folder"), ("bfloat16", "none")])
@@ -154,16 +179,16 @@ def test_weights_of_fewer_bits_are_read_faster(tmp_path: Path, tiny_model: TinyM
     assert weight_bytes("int8") > 1.3 * weight_bytes("int4")
 
 
-def test_torch_is_loaded_before_the_kernels() -> None:
+def test_torch_is_loaded_before_the_kernels(kernels_folder: Path) -> None:
     """Both use one OpenMP runtime, which is torch's: two would compete for the processor's cores."""
     program = (
-        "import tempfile; from pathlib import Path; from serving.engine.kernels.loading import load_kernels;"
-        "load_kernels(Path(tempfile.mkdtemp()));"
+        "import sys; from pathlib import Path; from serving.engine.kernels.loading import load_kernels;"
+        "load_kernels(Path(sys.argv[1]));"
         "maps = {line.split()[-1] for line in open('/proc/self/maps') if 'libgomp' in line or 'libomp' in line};"
         "print(len(maps), maps)"
     )
-    if not variants():
-        pytest.skip("this processor has no AVX-512")
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", program, str(kernels_folder)], capture_output=True, text=True, check=True
+    ).stdout
     assert said.startswith("1 "), said
     assert torch.__file__.rpartition("/")[0] in said

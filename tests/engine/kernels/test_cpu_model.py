@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,13 +16,16 @@ import torch
 
 from serving.engine.attention.base import AttentionChunk
 from serving.engine.kernels.library import Library
-from serving.engine.kernels.quantised import WeightFormat, as_if_quantised
+from serving.engine.kernels.quantised import WeightFormat
 from serving.engine.models.config import read_config
 from serving.engine.models.cpu_model import CpuModel
 from serving.engine.models.loader import DecoderWeights, load_weights
 from serving.engine.models.model import Batch, Model
+from serving.engine.models.quantised_weights import as_if_quantised
 from serving.engine.models.torch_model import TorchModel
 from tests.engine.tiny_models import FAMILIES, SHAPES
+
+pytestmark = pytest.mark.heavy
 
 _NUM_BLOCKS = 200
 _CPU = torch.device("cpu")
@@ -108,13 +114,12 @@ def _wide(weights: Any) -> Any:
 
 
 def _errors(found: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Of each context, the median of its rows' errors, relative to the spread of a row's logits."""
-    return torch.stack(
-        [
-            ((one - other).norm(dim=-1) / (other - other.mean(dim=-1, keepdim=True)).norm(dim=-1)).median()
-            for one, other in zip(found, exact, strict=True)
-        ]
-    )
+    """Median and ninth decile of all rows' errors, relative to the spread of a row's logits."""
+    errors = [
+        (one - other).norm(dim=-1) / (other - other.mean(dim=-1, keepdim=True)).norm(dim=-1)
+        for one, other in zip(found, exact, strict=True)
+    ]
+    return torch.cat(errors).quantile(torch.tensor([0.5, 0.9]))
 
 
 def _assert_as_exact_as_pytorch(models: _Models, *lengths: int, chunk: int, times: float = 1.5) -> None:
@@ -123,7 +128,7 @@ def _assert_as_exact_as_pytorch(models: _Models, *lengths: int, chunk: int, time
     ours = _errors(_all_logits(models.ours, models.contexts(*lengths), chunk=chunk), exact)
     pytorch = _errors(_all_logits(models.pytorch, models.contexts(*lengths), chunk=256), exact)
     assert (ours <= times * pytorch + 1e-4).all(), (ours, pytorch)
-    assert pytorch.max() < 0.1
+    assert pytorch.max() < 0.2
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, *SHAPES])
@@ -186,6 +191,58 @@ def test_a_step_without_logits_stores_what_it_computes(kernels: Library, tiny_mo
         return computed.logits.clone()
 
     assert torch.equal(last_logits(7), last_logits(19))
+
+
+def test_a_row_that_is_not_finite_leaves_nothing_behind(kernels: Library, tiny_model: Callable[[str], Path]) -> None:
+    """Not even in the padding of a size that is no multiple of a vector."""
+    models = _Models(tiny_model("odd-sizes"), kernels)
+    expected = torch.cat(_all_logits(models.ours, models.contexts(5), chunk=8))
+    config = models.config
+    weights = load_weights(tiny_model("odd-sizes"), config, dtype=torch.bfloat16, device=_CPU)
+    weights.embedding[250] = torch.nan
+    ours = CpuModel(config, weights, kernels=kernels, num_blocks=_NUM_BLOCKS)
+    strange = Batch(np.asarray([250]), np.asarray([0]), [AttentionChunk(0, 1, 0, [0])], np.asarray([0]))
+    assert ours.forward(ours.prepare(strange)).unsound_rows.tolist() == [0]
+    assert torch.equal(torch.cat(_all_logits(ours, models.contexts(5), chunk=8)), expected)
+
+
+@pytest.mark.parametrize("weight_format", ["bfloat16", "int8", "int4", "w8a8"])
+@pytest.mark.parametrize("part", ["qkv", "gate_up"])
+def test_a_weight_that_is_not_finite_shows(
+    kernels: Library, weight_format: WeightFormat, part: str, tiny_model: Callable[[str], Path]
+) -> None:
+    folder = tiny_model("llama")
+    config = read_config(folder)
+    weights = load_weights(folder, config, dtype=torch.bfloat16, device=_CPU)
+    getattr(weights.layers[1], part)[0, 0] = torch.nan
+    ours = CpuModel(config, weights, kernels=kernels, num_blocks=_NUM_BLOCKS, weight_format=weight_format)
+    batch = Batch(np.asarray([5]), np.asarray([0]), [AttentionChunk(0, 1, 0, [0])], np.asarray([0]))
+    assert ours.forward(ours.prepare(batch)).unsound_rows.tolist() == [0]
+
+
+def test_a_step_after_one_that_found_no_memory_is_sound(
+    kernels: Library, tiny_model: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = _Models(tiny_model("llama"), kernels)
+    expected = torch.cat(_all_logits(models.ours, models.contexts(300), chunk=300))
+    fresh = _Models(tiny_model("llama"), kernels)
+    _all_logits(fresh.ours, fresh.contexts(3), chunk=3)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("no memory")
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(torch, "zeros", refuse)
+        with pytest.raises(RuntimeError, match="no memory"):
+            _all_logits(fresh.ours, fresh.contexts(300), chunk=300)
+    assert torch.equal(torch.cat(_all_logits(fresh.ours, fresh.contexts(300), chunk=300)), expected)
+
+
+def test_fewer_threads_than_were_asked_for_do() -> None:
+    """In a process of its own, in which OpenMP gives one."""
+    test = f"{__file__}::test_the_number_of_threads_changes_no_bit"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
+    subprocess.run(command, env={**os.environ, "OMP_THREAD_LIMIT": "1"}, check=True, timeout=300, capture_output=True)
 
 
 def test_the_attention_is_a_part_of_the_time(kernels: Library, tiny_model: Callable[[str], Path]) -> None:

@@ -102,3 +102,7 @@ def test_no_weight_is_further_off_than_half_a_step(weight_format: WeightFormat, 
 def test_a_group_of_zeros_stays_zero(kernels: Library, weight_format: WeightFormat) -> None:
     weight = torch.zeros(16, 64, dtype=torch.bfloat16)
     assert not KernelMatrix(weight, weight_format=weight_format).times(_random(3, 64), kernels).any()
+
+
+def test_a_product_of_no_rows_is_empty(kernels: Library) -> None:
+    assert KernelMatrix(_random(16, 64)).times(_random(0, 64), kernels).shape == (0, 16)

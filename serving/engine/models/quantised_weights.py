@@ -1,0 +1,34 @@
+"""A decoder's weights as quantisation leaves them, for who computes without the kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from serving.engine.kernels.packing import padded
+from serving.engine.kernels.quantised import GROUP, WeightFormat, dequantised, quantised, vocabulary_format
+from serving.engine.models.loader import DecoderWeights
+
+
+def as_if_quantised(weights: DecoderWeights, weight_format: WeightFormat) -> DecoderWeights:
+    """What `weights` become when they are quantised, rounded to their own dtype."""
+    if weight_format == "bfloat16":
+        return weights
+
+    def rounded(weight: torch.Tensor, kept_as: WeightFormat) -> torch.Tensor:
+        whole = padded(weight, 1, GROUP)
+        return dequantised(quantised(whole, kept_as))[:, : weight.shape[1]].to(weight.dtype)
+
+    layers = [
+        dataclasses.replace(
+            layer,
+            qkv=rounded(layer.qkv, weight_format),
+            output=rounded(layer.output, weight_format),
+            gate_up=rounded(layer.gate_up, weight_format),
+            down=rounded(layer.down, weight_format),
+        )
+        for layer in weights.layers
+    ]
+    vocabulary = rounded(weights.vocabulary, vocabulary_format(weight_format))
+    return dataclasses.replace(weights, layers=tuple(layers), vocabulary=vocabulary)
