@@ -1,8 +1,8 @@
 // One step of a Llama-like decoder over ragged rows, on the CPU: from token ids to logits, in one call.
 //
-// All threads walk through the same phases; in each they take pieces of work from a counter until none is left, and
-// meet at a barrier. So a step costs one fork and join instead of several a layer, and a thread that is slowed down by
-// another process holds the others up by one piece at most. Which thread computes a piece changes no result.
+// All threads walk through the same phases; in each they take pieces of work until none is left, and go on when all are
+// done. So a step costs one fork and join instead of several a layer, and a thread that is slowed down by another
+// process holds the others up by one piece at most. Which thread computes a piece changes no result.
 #include <omp.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -72,12 +72,12 @@ class Worker {
     // own share in order, so that what comes next is known and can be fetched ahead, then what the others have left.
     template <class Work>
     void share(int64_t total, Work work) {
+        int64_t count = 0;
         for (int i = 0; i < team_.size(); i++) {
             const int member = (member_ + i) % team_.size();
-            for (int64_t piece; (piece = team_.claim(phase_, member, total)) >= 0;) work(piece);
+            for (int64_t piece; (piece = team_.claim(phase_, member, total)) >= 0; count++) work(piece);
         }
-        phase_++;
-        team_.meet();
+        team_.finish(phase_++, count, total);
     }
 
     void mark() {

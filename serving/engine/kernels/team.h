@@ -17,10 +17,15 @@ inline int64_t padded(int64_t count, int64_t multiple) {
     return (count + multiple - 1) / multiple * multiple;
 }
 
-// Where the threads of a step meet and what is left to do in each phase.
+// What is left to do in each phase of a step, and whether a phase is done.
+//
+// A phase is done when all of its pieces are, not when all threads have been there: who finds nothing left goes on to
+// wait for the pieces that others still hold. So a thread whose core another process has at the moment, and which holds
+// no piece, is missed by nobody; when it comes back it finds those phases done.
 class Team {
   public:
-    Team(int size, int64_t num_phases) : size_(size), num_phases_(num_phases), counters_(num_phases * size) {}
+    Team(int size, int64_t num_phases)
+        : size_(size), num_phases_(num_phases), claimed_(num_phases * size), done_(num_phases) {}
 
     int size() const { return size_; }
 
@@ -31,41 +36,44 @@ class Team {
     int64_t claim(int64_t phase, int member, int64_t total) {
         const int64_t first = first_of(member, total), count = first_of(member + 1, total) - first;
         if (phase >= num_phases_) std::abort();
-        std::atomic<int64_t> &counter = counters_[phase * size_ + member];
-        if (counter.load(std::memory_order_relaxed) >= count) return -1;
-        const int64_t next = counter.fetch_add(1, std::memory_order_relaxed);
+        std::atomic<int64_t> &claimed = claimed_[phase * size_ + member];
+        if (claimed.load(std::memory_order_relaxed) >= count) return -1;
+        const int64_t next = claimed.fetch_add(1, std::memory_order_relaxed);
         return next < count ? first + next : -1;
     }
 
-    void meet() {
-        const int round = round_.load(std::memory_order_relaxed);
-        if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
-            arrived_.store(0, std::memory_order_relaxed);
-            round_.store(round + 1);
+    // Adds `count` finished pieces to those of `phase`, and waits until all `total` are.
+    void finish(int64_t phase, int64_t count, int64_t total) {
+        std::atomic<int64_t> &done = done_[phase];
+        if (count && done.fetch_add(count) + count == total) {
+            num_done_.fetch_add(1);
             if (sleeping_.load()) futex(FUTEX_WAKE_PRIVATE, size_);
-            return;
         }
         // Brief waits cost least awake. A long one means that another process has the other's core, and may have ours:
         // asleep, not by yielding, after which one would wait for that process's whole turn.
         for (int spins = 0; spins < kSpins; spins++) {
-            if (round_.load(std::memory_order_acquire) != round) return;
+            if (done.load(std::memory_order_acquire) >= total) return;
             _mm_pause();
         }
         sleeping_.fetch_add(1);
-        while (round_.load() == round) futex(FUTEX_WAIT_PRIVATE, round);
+        for (;;) {
+            const int seen = num_done_.load();
+            if (done.load() >= total) break;
+            futex(FUTEX_WAIT_PRIVATE, seen);
+        }
         sleeping_.fetch_sub(1);
     }
 
   private:
     static constexpr int kSpins = 2000;
 
-    void futex(int operation, int value) { syscall(SYS_futex, &round_, operation, value, nullptr, nullptr, 0); }
+    void futex(int operation, int value) { syscall(SYS_futex, &num_done_, operation, value, nullptr, nullptr, 0); }
 
     const int size_;
     const int64_t num_phases_;
-    std::vector<std::atomic<int64_t>> counters_;
-    alignas(64) std::atomic<int> arrived_{0};
-    alignas(64) std::atomic<int> round_{0};
+    std::vector<std::atomic<int64_t>> claimed_;
+    std::vector<std::atomic<int64_t>> done_;
+    alignas(64) std::atomic<int> num_done_{0};
     std::atomic<int> sleeping_{0};
 };
 
