@@ -16,6 +16,8 @@ from typing import Any
 import httpx
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
+KERNELS = REPOSITORY / "var" / "test-kernels"
+"""Where the tests keep the engine's kernels, which every new home would compile anew."""
 READY_SECONDS = 180.0
 
 
@@ -31,6 +33,9 @@ class Stack:
     @classmethod
     def over(cls, home: Path, model: Path, **environment: str) -> Stack:
         port = free_port()
+        KERNELS.mkdir(parents=True, exist_ok=True)
+        if not (home / "kernels").exists():
+            (home / "kernels").symlink_to(KERNELS)
         inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         own = {"FOOTPLATE_HOME": str(home), "FOOTPLATE_MODEL": str(model), "PORT": str(port)}
         return cls(home, port, inherited | own | {"FOOTPLATE_KV_CACHE_MB": "256"} | environment)

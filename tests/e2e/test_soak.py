@@ -107,6 +107,8 @@ def random_value(spec: TunableSpec, rng: random.Random) -> object:
         "kv_limit_ratio": (0.1, 1),
         "kv_watermark_ratio": (0, 0.3),
         "prefill_share": (0, 1),
+        "long_prompt_tokens": (20, 400),
+        "max_long_prefills": (1, 4),
     }
     if spec.kind == "choice":
         return rng.choice(spec.choices)
