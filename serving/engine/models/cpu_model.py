@@ -19,7 +19,7 @@ from serving.engine.kv_cache import BLOCK_SIZE, KVCacheProblem
 from serving.engine.models.config import ModelConfig
 from serving.engine.models.loader import DecoderWeights, LayerWeights
 from serving.engine.models.model import Batch, Computed
-from serving.engine.models.rope import rotary_frequencies
+from serving.engine.models.rope import rotary_angles
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,9 +60,7 @@ class CpuModel:
         self._logits = torch.empty((0, config.vocab_size), dtype=torch.float32)
         layers = [self._layer(layer, weight_format) for layer in weights.layers]
         self._layers = (library.Layer * config.num_layers)(*layers)
-        frequencies = torch.arange(config.max_model_len, dtype=torch.float32)[:, None] * rotary_frequencies(
-            config.rope, config.head_dim
-        )
+        angles = rotary_angles(config.rope, head_dim=config.head_dim, max_model_len=config.max_model_len)
         self.num_blocks = num_blocks
         """As `Model.num_blocks`."""
         self._model = library.Model(
@@ -78,8 +76,8 @@ class CpuModel:
             embedding=self._keep(weights.embedding),
             final_norm=self._vector(weights.final_norm),
             vocabulary=self._matrix(weights.vocabulary, None, weight_format=vocabulary_format(weight_format)),
-            cosines=self._keep(frequencies.cos()),
-            sines=self._keep(frequencies.sin()),
+            cosines=self._keep(angles.cos()),
+            sines=self._keep(angles.sin()),
             cache=self._keep(_cache(config, num_blocks)),
         )
 

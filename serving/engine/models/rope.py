@@ -36,6 +36,11 @@ def _stretch_long_wavelengths(frequencies: torch.Tensor, rope: RopeConfig) -> to
     return torch.where(between, blended, stretched)
 
 
+def rotary_angles(rope: RopeConfig, *, head_dim: int, max_model_len: int) -> torch.Tensor:
+    """The angle of every position and pair of dimensions, fp32 `[max_model_len, head_dim / 2]`."""
+    return torch.arange(max_model_len, dtype=torch.float32)[:, None] * rotary_frequencies(rope, head_dim)
+
+
 class RotaryTable:
     """Owns the cosines and sines of every position a model may reach, each `[max_model_len, head_dim / 2]` in the
     model's dtype; never changed after it is made."""
@@ -43,8 +48,7 @@ class RotaryTable:
     def __init__(
         self, rope: RopeConfig, *, head_dim: int, max_model_len: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        positions = torch.arange(max_model_len, dtype=torch.float32)
-        angles = positions[:, None] * rotary_frequencies(rope, head_dim)
+        angles = rotary_angles(rope, head_dim=head_dim, max_model_len=max_model_len)
         self._cosines = angles.cos().to(device=device, dtype=dtype)
         self._sines = angles.sin().to(device=device, dtype=dtype)
 

@@ -89,24 +89,30 @@ class Command(BaseCommand):
     def _quality(self, options: dict[str, Any]) -> None:
         from serving.engine.bench.quality import measure_quality
         from serving.engine.kernels.quantised import WeightFormat
+        from serving.engine.models.problem import ModelFolderProblem
 
         try:
             text = options["quality"].read_text(encoding="utf-8")
         except (OSError, ValueError) as problem:
             raise CommandError(f"--quality: {options['quality']} cannot be read as text ({problem})") from None
-        tokenizer = Tokenizer.from_file(str(settings.FOOTPLATE_MODEL / "tokenizer.json"))
-        token_ids = tokenizer.encode(text).ids[:_MAX_QUALITY_TOKENS]
-        if not token_ids:
+        if not text:
             raise CommandError(f"--quality: {options['quality']} is empty")
+        tokenizer_file = settings.FOOTPLATE_MODEL / "tokenizer.json"
+        if not tokenizer_file.is_file():
+            raise CommandError(f"--quality: the model has no {tokenizer_file}")
         formats = measure_quality(
             settings.FOOTPLATE_MODEL,
-            token_ids,
+            Tokenizer.from_file(str(tokenizer_file)).encode(text).ids[:_MAX_QUALITY_TOKENS],
             weight_formats=typing.get_args(WeightFormat),
             backend=options["backend"],
             kernels_folder=settings.FOOTPLATE_HOME / "kernels",
         )
-        for quality in formats:
-            self.stdout.write(json.dumps(dataclasses.asdict(quality)) if options["json"] else _quality_line(quality))
+        try:
+            for quality in formats:
+                told = json.dumps(dataclasses.asdict(quality)) if options["json"] else _quality_line(quality)
+                self.stdout.write(told)
+        except (ModelFolderProblem, ValueError) as problem:
+            raise CommandError(str(problem)) from None
 
 
 def _quality_line(quality: Quality) -> str:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from django.conf import LazySettings
 from django.core.management import CommandError, call_command
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -50,3 +51,43 @@ def test_prints_one_object_on_one_line_and_nothing_else(default_model: Path, tmp
 def test_refuses_what_cannot_be_measured(wrong: list[str]) -> None:
     with pytest.raises(CommandError, match="at least 1"):
         call_command("enginebench", *wrong)
+
+
+@pytest.mark.model
+def test_tells_how_exact_each_weight_format_is(default_model: Path, tmp_path: Path, kernels_folder: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("A steam engine turns heat into motion. Its driver watches pressure, water and fire, " * 3)
+    (tmp_path / "kernels").symlink_to(kernels_folder)
+    done = subprocess.run(
+        [sys.executable, "manage.py", "enginebench", "--quality", str(text), "--backend", "cpu", "--json"],
+        cwd=REPOSITORY,
+        env={"FOOTPLATE_HOME": str(tmp_path), "FOOTPLATE_MODEL": str(default_model), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = {each["weights"]: each for each in map(json.loads, done.stdout.splitlines())}
+    assert list(told) == ["bfloat16", "int8", "int4", "w8a8"]
+    assert all(each["backend"] == "cpu" and each["num_tokens"] > 40 for each in told.values())
+    divergences = {weights: each["kl_divergence"] for weights, each in told.items()}
+    assert 0 < divergences["bfloat16"] < divergences["int8"] < divergences["w8a8"] < 0.05
+    assert told["bfloat16"]["top1_agreement"] > 0.95
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(None, "cannot be read"), (b"\xff\xfe\xff", "cannot be read"), (b"", "is empty")]
+)
+def test_a_text_that_cannot_be_measured_is_refused(content: bytes | None, said: str, tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    if content is not None:
+        text.write_bytes(content)
+    with pytest.raises(CommandError, match=f"--quality: .*{said}"):
+        call_command("enginebench", "--quality", str(text))
+
+
+def test_quality_without_a_model_is_refused(tmp_path: Path, settings: LazySettings) -> None:
+    settings.FOOTPLATE_MODEL = tmp_path / "none"
+    (tmp_path / "text").write_text("some words")
+    with pytest.raises(CommandError, match=r"--quality: the model has no .*tokenizer\.json"):
+        call_command("enginebench", "--quality", str(tmp_path / "text"))
