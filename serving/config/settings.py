@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,9 @@ FOOTPLATE_KV_CACHE_MB = _env.integer("FOOTPLATE_KV_CACHE_MB", 1024, low=1, high=
 """Memory of the KV cache, MiB: bounds what all sequences together may hold."""
 FOOTPLATE_THREADS = _env.integer("FOOTPLATE_THREADS", 0, low=0, high=1024)
 """Threads of the engine's arithmetic; 0 = one a core."""
+# Read when PyTorch is loaded. Its threads would otherwise stay awake for milliseconds after each operation, on cores
+# that the kernels' threads and other processes need; this is enough from one operation to the next.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 FOOTPLATE_MAX_BODY_BYTES = _env.integer("FOOTPLATE_MAX_BODY_BYTES", 2_097_152, low=1024, high=2**31)
 FOOTPLATE_HEADER_HOLD_SECONDS = _env.number("FOOTPLATE_HEADER_HOLD_SECONDS", 10.0, low=0, high=3600)
 """How long a stream's HTTP headers wait for the request's first scheduling; later failures are error events."""

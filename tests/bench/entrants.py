@@ -19,7 +19,9 @@ from tests.bench.rounds import Entrant, Findings, Say, take_turns
 from tests.bench.servers import FootplateServer, Server, start_server
 
 ENGINE_WORKLOADS = ("w1", "w2")
-W5_PRESETS = ("chat", "bulk")
+PRESETS_OF = {"w2": ["mixed"], "w3": ["mixed", "chat"], "w4": ["mixed"], "w5": ["chat", "bulk"]}
+"""What Footplate is set to for a workload, in turn."""
+_PEERS_PROMPTS = "chat"  # a peer gets those that we get with this preset
 _IDLE_SECONDS = 2.0
 _PAUSE_SECONDS = 1.0
 
@@ -89,7 +91,7 @@ def seed_of(workload: str, number: int, preset: str) -> int:
 
 
 def _server_entrants(contender: Contender, server: Server, *, quick: bool) -> list[Entrant]:
-    """A peer plays all workloads as it is; ours plays the mixed one once with each preset made for it."""
+    """A peer plays all workloads as it is; ours once with each preset of the workload."""
     players = http_load.players(quick=quick)
 
     def entrant(label: str, workloads: Sequence[str], preset: str) -> Entrant:
@@ -102,12 +104,11 @@ def _server_entrants(contender: Contender, server: Server, *, quick: bool) -> li
         return Entrant(name=label, form="http", workloads=workloads, measure=measure)
 
     if not isinstance(server, FootplateServer):
-        return [entrant(contender.name, contender.http_workloads, W5_PRESETS[0])]
-    as_it_is = [workload for workload in contender.http_workloads if workload != "w5"]
-    presets = W5_PRESETS if "w5" in contender.http_workloads else ()
+        return [entrant(contender.name, contender.http_workloads, _PEERS_PROMPTS)]
     return [
-        entrant(contender.name, as_it_is, "mixed"),
-        *(entrant(f"{contender.name}, preset {preset}", ["w5"], preset) for preset in presets),
+        entrant(contender.name if preset == "mixed" else f"{contender.name}, preset {preset}", workloads, preset)
+        for preset in PRESETS
+        if (workloads := [name for name in contender.http_workloads if preset in PRESETS_OF[name]])
     ]
 
 

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from serving.lab.loadtest import Outcome, Target
 from tests.bench import http_load, processor
-from tests.bench.entrants import seed_of
+from tests.bench.entrants import PRESETS_OF, seed_of
 from tests.bench.http_load import MixedLoad, play_mixed, players, summarise_mixed
 
 
@@ -99,7 +99,7 @@ def test_prompts_of_a_round_are_the_same_for_all_and_new_in_the_next() -> None:
 
 
 def test_no_prompts_come_twice_to_a_server_that_caches_prefixes() -> None:
-    played = [("w2", "mixed"), ("w3", "mixed"), ("w4", "mixed"), ("w5", "chat"), ("w5", "bulk")]
+    played = [(workload, preset) for workload, presets in PRESETS_OF.items() for preset in presets]
     seeds = [seed_of(workload, number, preset) for number in range(20) for workload, preset in played]
     assert len(set(seeds)) == len(seeds)
 

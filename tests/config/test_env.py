@@ -100,3 +100,28 @@ def test_a_bad_setting_ends_every_command_with_one_line(tmp_path: Path, variable
     assert done.stdout == ""
     assert done.stderr.startswith(line)
     assert done.stderr.count("\n") == 1
+
+
+_AWAKE = """
+import serving.config.settings, time, torch
+numbers = torch.randn(32, 49152)
+awake = 0.0
+for _ in range(20):
+    numbers.softmax(-1)
+    before = time.process_time()
+    time.sleep(0.02)
+    awake += time.process_time() - before
+print(awake)
+"""
+
+
+@pytest.mark.heavy
+def test_pytorchs_threads_sleep_soon_after_an_operation(tmp_path: Path) -> None:
+    """Its own default, twenty times as long or more, is what an operator can still ask for."""
+
+    def seconds_awake(**variables: str) -> float:
+        environment = {**os.environ, "FOOTPLATE_HOME": str(tmp_path), "OMP_NUM_THREADS": "2", **variables}
+        command = [sys.executable, "-c", _AWAKE]
+        return float(subprocess.run(command, env=environment, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout)
+
+    assert seconds_awake() < seconds_awake(GOMP_SPINCOUNT="300000") / 3

@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 _SOURCES = Path(__file__).parent
 _COMPILERS = ("g++", "c++", "clang++")
-_BASE_FLAGS = ("-O3", "-std=c++20", "-shared", "-fPIC", "-fopenmp", "-fno-math-errno", "-w")
+_BASE_FLAGS = ("-O3", "-std=c++20", "-shared", "-fPIC", "-pthread", "-fno-math-errno", "-w")
 _AVX512 = ("-mavx2", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
 _HAS_AVX512 = frozenset({"avx2", "fma", "avx512f", "avx512bw", "avx512vl", "avx512dq"})
 _VARIANTS: tuple[tuple[str, frozenset[str], tuple[str, ...]], ...] = (

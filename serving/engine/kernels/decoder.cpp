@@ -1,14 +1,12 @@
 // One step of a Llama-like decoder over ragged rows, on the CPU: from token ids to logits, in one call.
 //
 // All threads walk through the same phases; in each they take pieces of work until none is left, and go on when all are
-// done. So a step costs one fork and join instead of several a layer, and a thread that is slowed down by another
-// process holds the others up by one piece at most. Which thread computes a piece changes no result.
-#include <omp.h>
+// done. So a step wakes the other threads once, and a thread that is slowed down by another process holds the others up
+// by one piece at most. Which thread computes a piece changes no result.
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <chrono>
-#include <memory>
 
 #include "attention.h"
 
@@ -223,6 +221,30 @@ class Worker {
     std::chrono::steady_clock::time_point marked_;
 };
 
+// A step and all that its threads share. The step is done when the caller's part is: it then writes nothing any more.
+class StepJob : public Job {
+  public:
+    StepJob(const Model &model, const Step &step, int64_t capacity, int num_threads)
+        : model_(model),
+          shape_(model),
+          step_(step),
+          buffers_(model, shape_, step.workspace, capacity),
+          items_(items_of(model, step)),
+          team_(num_threads, Worker::num_phases(model)) {}
+
+    void run(int member) override { Worker(model_, shape_, step_, buffers_, items_, team_, member).run(); }
+
+    const double *seconds() const { return step_.seconds; }
+
+  private:
+    const Model &model_;
+    const Shape shape_;
+    Step step_;
+    const Buffers buffers_;
+    const std::vector<Item> items_;
+    Team team_;
+};
+
 }  // namespace footplate
 
 extern "C" {
@@ -262,17 +284,17 @@ int64_t footplate_workspace_bytes(const footplate::Model *model, int64_t num_row
     return num_rows * footplate::Buffers::bytes_a_row(*model, shape);
 }
 
-void footplate_forward(const footplate::Model *model, footplate::Step *step, int64_t capacity, int64_t num_threads) {
-    using namespace footplate;
-    const Shape shape(*model);
-    const Buffers buffers(*model, shape, step->workspace, capacity);
-    const std::vector<Item> items = items_of(*model, *step);
-    std::unique_ptr<Team> team;
-#pragma omp parallel num_threads(int(num_threads))
-    {
-#pragma omp single  // there may be fewer threads than were asked for
-        team = std::make_unique<Team>(omp_get_num_threads(), Worker::num_phases(*model));
-        Worker(*model, shape, *step, buffers, items, *team, omp_get_thread_num()).run();
-    }
+footplate::Crew *footplate_start_crew(int64_t num_threads) {
+    return new footplate::Crew(int(num_threads));
+}
+
+void footplate_end_crew(footplate::Crew *crew) {
+    delete crew;
+}
+
+void footplate_forward(footplate::Crew *crew, const footplate::Model *model, footplate::Step *step, int64_t capacity) {
+    const auto job = std::make_shared<footplate::StepJob>(*model, *step, capacity, crew->size());
+    crew->run(job);
+    std::copy_n(job->seconds(), 3, step->seconds);
 }
 }

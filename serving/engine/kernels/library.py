@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from ctypes import POINTER, c_double, c_float, c_int64, c_void_p
 from pathlib import Path
 
@@ -87,7 +88,7 @@ class NotLoadable(Exception):
 
 
 class Library:
-    """The loaded kernels. torch must have been imported before: both share its OpenMP runtime."""
+    """The loaded kernels."""
 
     def __init__(self, path: Path) -> None:
         """Load them; raises `NotUsable` or `NotLoadable`."""
@@ -107,8 +108,14 @@ class Library:
         self._workspace_bytes.argtypes = (POINTER(Model), c_int64)
         self._workspace_bytes.restype = c_int64
         self._forward = loaded.footplate_forward
-        self._forward.argtypes = (POINTER(Model), POINTER(Step), c_int64, c_int64)
+        self._forward.argtypes = (c_void_p, POINTER(Model), POINTER(Step), c_int64)
         self._forward.restype = None
+        self._start_crew = loaded.footplate_start_crew
+        self._start_crew.argtypes = (c_int64,)
+        self._start_crew.restype = c_void_p
+        self._end_crew = loaded.footplate_end_crew
+        self._end_crew.argtypes = (c_void_p,)
+        self._end_crew.restype = None
 
     def multiply(self, matrix: Matrix, rows: int, *, stride: int, num_rows: int, out: int) -> None:
         """`num_rows` bf16 rows at address `rows` times `matrix`, as fp32 `[num_rows, 16 * num_panels]` at `out`."""
@@ -118,6 +125,23 @@ class Library:
         """Memory that a step of `num_rows` rows needs."""
         return int(self._workspace_bytes(ctypes.byref(model), num_rows))
 
-    def forward(self, model: Model, step: Step, *, capacity: int, num_threads: int) -> None:
+    def start_crew(self, *, num_threads: int) -> Crew:
+        """The threads that compute steps: the caller's, and others that sleep between steps."""
+        return Crew(self._start_crew(num_threads), end=self._end_crew)
+
+    def forward(self, model: Model, step: Step, *, capacity: int, crew: Crew) -> None:
         """Compute `step`, whose workspace was made for `capacity` rows. Releases the interpreter's lock meanwhile."""
-        self._forward(ctypes.byref(model), ctypes.byref(step), capacity, num_threads)
+        self._forward(crew.address, ctypes.byref(model), ctypes.byref(step), capacity)
+
+
+class Crew:
+    """Owns threads of the kernels until `end`, which must come before what they computed on goes."""
+
+    def __init__(self, address: int, *, end: Callable[[int], None]) -> None:
+        """Made by `Library.start_crew`."""
+        self.address = address
+        self._end = end
+
+    def end(self) -> None:
+        """End the threads and wait for them; once."""
+        self._end(self.address)

@@ -6,6 +6,7 @@ import torch
 
 from serving.engine.kernels import library
 from serving.engine.kernels.library import Library
+from serving.engine.kernels.memory import LargePages
 from serving.engine.kernels.packing import COLUMNS, INNER_MULTIPLE, padded, panels_of
 from serving.engine.kernels.quantised import WeightFormat, packed_quanta, quantised
 
@@ -21,12 +22,18 @@ class KernelMatrix:
     """Owns the packed weights of one product and its bias; never changed after it is made."""
 
     def __init__(
-        self, weight: torch.Tensor, bias: torch.Tensor | None = None, *, weight_format: WeightFormat = "bfloat16"
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        *,
+        weight_format: WeightFormat = "bfloat16",
+        memory: LargePages | None = None,
     ) -> None:
-        """`weight` bf16 `[out, in]`, `bias` `[out]`; both are padded with zeros to whole panels."""
+        """`weight` bf16 `[out, in]`, `bias` `[out]`; both are padded with zeros to panels, which `memory` keeps."""
         whole = padded(padded(weight, 0, COLUMNS), 1, INNER_MULTIPLE)
         is_plain = weight_format == "bfloat16"
-        self._panels = panels_of(whole) if is_plain else packed_quanta(quantised(whole, weight_format))
+        panels = panels_of(whole) if is_plain else packed_quanta(quantised(whole, weight_format))
+        self._panels = panels if memory is None else memory.keep(panels)
         self._bias = None if bias is None else padded(bias.float(), 0, COLUMNS).contiguous()
         self.num_bytes = self._panels.nbytes
         """What a product reads."""

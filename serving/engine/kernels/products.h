@@ -46,20 +46,26 @@ struct Group {
     int64_t panel_bytes;
 };
 
-// A matrix's panels in groups. Few panels make smaller ones, so that the threads' shares are alike.
+// A matrix's panels in groups, as many to each thread, of which the last may have fewer panels or none: so the threads'
+// shares are alike, and all else is done in the largest tiles. Two panels that belong together stay together.
 struct Groups {
     const Matrix &matrix;
-    int64_t width, count;
+    int64_t width, share, groups_a_share, count;
 
     Groups(const Matrix &whole, int num_threads) : matrix(whole) {
-        const bool is_wide = matrix.format == Format::kBf16 && matrix.num_panels >= 64 * num_threads;
-        width = is_wide ? kMaxPanels : kQuantisedPanels;
-        count = (matrix.num_panels + width - 1) / width;
+        width = matrix.format == Format::kBf16 ? kMaxPanels : kQuantisedPanels;
+        share = ((matrix.num_panels + 1) / 2 + num_threads - 1) / num_threads * 2;
+        groups_a_share = (share + width - 1) / width;
+        count = groups_a_share * num_threads;
     }
 
     Group at(int64_t index) const {
-        Group group{index * width, 0, {}, panel_bytes_of(matrix.format, matrix.num_pairs)};
-        group.count = int(std::min(width, matrix.num_panels - group.first));
+        const int64_t end = std::min((index / groups_a_share + 1) * share, matrix.num_panels);
+        Group group{index / groups_a_share * share + index % groups_a_share * width,
+                    0,
+                    {},
+                    panel_bytes_of(matrix.format, matrix.num_pairs)};
+        group.count = int(std::clamp<int64_t>(end - group.first, 0, width));
         for (int p = 0; p < group.count; p++) group.panel[p] = matrix.panels + (group.first + p) * group.panel_bytes;
         return group;
     }
@@ -70,26 +76,29 @@ struct Groups {
 template <class Tile>
 inline void multiply_group(Tiles &tiles, const Matrix &matrix, const Group &group, const Group &after,
                            const Activations &activations, Tile tile) {
+    if (!group.count) return;
     const bool is_plain = matrix.format == Format::kBf16;
     const int64_t tile_rows = is_plain ? kProductRows : matrix.format == Format::kW8A8 ? kByteRows : kMaxRows;
+    const int64_t num_tiles = (activations.num_rows + tile_rows - 1) / tile_rows;
     Ahead ahead;
     ahead.num_pieces = after.count;
     ahead.lines_a_piece = int(after.panel_bytes / 64);
     for (int p = 0; p < after.count; p++) ahead.pieces[p] = after.panel[p];
     const int64_t fetches_a_tile = matrix.num_pairs / (matrix.format == Format::kW8A8 ? 2 : 1);
-    ahead.spread((activations.num_rows + tile_rows - 1) / tile_rows * fetches_a_tile);
+    ahead.spread(num_tiles * fetches_a_tile);
     alignas(64) float sums[kProductRows * kMaxPanels * kColumns];
-    for (int64_t first = 0; first < activations.num_rows; first += tile_rows) {
-        const int count = int(std::min(tile_rows, activations.num_rows - first));
+    for (int64_t first = 0, count; first < activations.num_rows; first += count) {
+        const int64_t left = activations.num_rows - first;
+        count = is_plain ? product_rows(left) : rows_alike(left, tile_rows);
         if (is_plain) {
-            product_tile(tiles, activations.rows + first * activations.stride, activations.stride, count,
+            product_tile(tiles, activations.rows + first * activations.stride, activations.stride, int(count),
                          (const bf16 *const *)group.panel, group.count, int(matrix.num_pairs), sums,
                          kMaxPanels * kColumns, ahead);
         } else {
-            quantised_tile(count, group.count, activations.from(first), matrix.format, group.panel,
+            quantised_tile(int(count), group.count, activations.from(first), matrix.format, group.panel,
                            matrix.num_pairs / kBlockPairs, sums, kMaxPanels * kColumns, ahead);
         }
-        tile(first, count, group.first, group.count, sums);
+        tile(first, int(count), group.first, group.count, sums);
     }
 }
 

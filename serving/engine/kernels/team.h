@@ -7,8 +7,13 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <climits>
 #include <cstdint>
 #include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <system_error>
+#include <thread>
 #include <vector>
 
 namespace footplate {
@@ -16,6 +21,32 @@ namespace footplate {
 inline int64_t padded(int64_t count, int64_t multiple) {
     return (count + multiple - 1) / multiple * multiple;
 }
+
+// A count that threads sleep on until something holds that others bring about and then ring for.
+class Bell {
+  public:
+    void ring() {
+        rings_.fetch_add(1);
+        if (sleeping_.load()) futex(FUTEX_WAKE_PRIVATE, INT_MAX);
+    }
+
+    template <class Condition>
+    void sleep_until(Condition holds) {
+        sleeping_.fetch_add(1);
+        for (;;) {
+            const int seen = rings_.load();
+            if (holds()) break;
+            futex(FUTEX_WAIT_PRIVATE, seen);
+        }
+        sleeping_.fetch_sub(1);
+    }
+
+  private:
+    void futex(int operation, int value) { syscall(SYS_futex, &rings_, operation, value, nullptr, nullptr, 0); }
+
+    alignas(64) std::atomic<int> rings_{0};
+    std::atomic<int> sleeping_{0};
+};
 
 // What is left to do in each phase of a step, and whether a phase is done.
 //
@@ -45,36 +76,84 @@ class Team {
     // Adds `count` finished pieces to those of `phase`, and waits until all `total` are.
     void finish(int64_t phase, int64_t count, int64_t total) {
         std::atomic<int64_t> &done = done_[phase];
-        if (count && done.fetch_add(count) + count == total) {
-            num_done_.fetch_add(1);
-            if (sleeping_.load()) futex(FUTEX_WAKE_PRIVATE, size_);
-        }
+        if (count && done.fetch_add(count) + count == total) phases_done_.ring();
         // Brief waits cost least awake. A long one means that another process has the other's core, and may have ours:
         // asleep, not by yielding, after which one would wait for that process's whole turn.
         for (int spins = 0; spins < kSpins; spins++) {
             if (done.load(std::memory_order_acquire) >= total) return;
             _mm_pause();
         }
-        sleeping_.fetch_add(1);
-        for (;;) {
-            const int seen = num_done_.load();
-            if (done.load() >= total) break;
-            futex(FUTEX_WAIT_PRIVATE, seen);
-        }
-        sleeping_.fetch_sub(1);
+        phases_done_.sleep_until([&] { return done.load() >= total; });
     }
 
   private:
     static constexpr int kSpins = 2000;
 
-    void futex(int operation, int value) { syscall(SYS_futex, &num_done_, operation, value, nullptr, nullptr, 0); }
-
     const int size_;
     const int64_t num_phases_;
     std::vector<std::atomic<int64_t>> claimed_;
     std::vector<std::atomic<int64_t>> done_;
-    alignas(64) std::atomic<int> num_done_{0};
-    std::atomic<int> sleeping_{0};
+    Bell phases_done_;
+};
+
+// What several threads compute together.
+class Job {
+  public:
+    virtual ~Job() = default;
+    virtual void run(int member) = 0;
+};
+
+// Owns the threads that compute with the caller. Between jobs they sleep, and leave their cores to whoever wants them.
+class Crew {
+  public:
+    explicit Crew(int size) {
+        try {
+            for (int member = 1; member < size; member++) threads_.emplace_back([this, member] { serve(member); });
+        } catch (const std::system_error &) {  // as many as the system allows
+        }
+    }
+
+    ~Crew() {
+        is_over_ = true;
+        news_.ring();
+        for (std::thread &thread : threads_) thread.join();
+    }
+
+    int size() const { return int(threads_.size()) + 1; }
+
+    // Runs the job on all threads, the caller's too, and returns when the caller's part is done. Another thread may
+    // come to the job later still, or never; so the job says itself when it is done, and lives on while it is held.
+    void run(const std::shared_ptr<Job> &job) {
+        {
+            const std::lock_guard lock(mutex_);
+            job_ = job;
+        }
+        num_jobs_.fetch_add(1);
+        news_.ring();
+        job->run(0);
+    }
+
+  private:
+    void serve(int member) {
+        for (int64_t seen = 0;;) {
+            news_.sleep_until([&] { return is_over_ || num_jobs_.load() != seen; });
+            if (is_over_) return;
+            seen = num_jobs_.load();
+            std::shared_ptr<Job> job;
+            {
+                const std::lock_guard lock(mutex_);
+                job = job_;
+            }
+            job->run(member);
+        }
+    }
+
+    std::mutex mutex_;
+    std::shared_ptr<Job> job_;
+    std::atomic<int64_t> num_jobs_{0};
+    std::atomic<bool> is_over_{false};
+    Bell news_;
+    std::vector<std::thread> threads_;
 };
 
 // Scratch memory that grows, aligned to cache lines.

@@ -139,8 +139,13 @@ inline DotTile dot_tile_for(int rows, int panels) {
     }
 }
 
+// The rows of the next tile where `left` are left and a tile has at most `most`: tiles alike, as small ones are slow.
+inline int64_t rows_alike(int64_t left, int64_t most) { return left / ((left + most - 1) / most); }
+
 #ifdef __AMX_BF16__
 constexpr int kProductRows = 32;  // of a tile of a matrix product: two registers of 16
+
+inline int64_t product_rows(int64_t left) { return std::min<int64_t>(left, kProductRows); }
 
 // As the processor wants to be told of the shapes of its eight tile registers.
 struct alignas(64) TileShapes {
@@ -208,6 +213,8 @@ inline void product_tile(Tiles &tiles, const bf16 *rows, int64_t stride, int num
 }
 #else
 constexpr int kProductRows = kMaxRows;
+
+inline int64_t product_rows(int64_t left) { return rows_alike(left, kProductRows); }
 
 struct Tiles {};
 

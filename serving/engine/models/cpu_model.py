@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import weakref
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ import torch
 from serving.engine.kernels import library
 from serving.engine.kernels.library import Library
 from serving.engine.kernels.matrices import KernelMatrix
+from serving.engine.kernels.memory import LargePages, zeros_in_large_pages
 from serving.engine.kernels.packing import COLUMNS, INNER_MULTIPLE, padded
 from serving.engine.kernels.quantised import WeightFormat, vocabulary_format
 from serving.engine.kv_cache import BLOCK_SIZE, KVCacheProblem
@@ -49,13 +51,21 @@ class CpuModel:
         *,
         kernels: Library,
         num_blocks: int,
+        num_threads: int,
         weight_format: WeightFormat = "bfloat16",
     ) -> None:
+        """Pack `weights`, and start `num_threads` - 1 threads that compute with the caller's.
+
+        Raises `KVCacheProblem` where memory for the cache is short.
+        """
         self._config = config
         self._kernels = kernels
+        self._crew = kernels.start_crew(num_threads=num_threads)
+        weakref.finalize(self, self._crew.end)  # before the memory goes that a late thread may still look at
         self._kept: list[torch.Tensor] = []
         self._matrices: list[KernelMatrix] = []
         self._capacity = 0
+        self._memory = LargePages()
         self._workspace = torch.empty(0, dtype=torch.uint8)
         self._logits = torch.empty((0, config.vocab_size), dtype=torch.float32)
         layers = [self._layer(layer, weight_format) for layer in weights.layers]
@@ -110,7 +120,7 @@ class CpuModel:
         self._make_room(num_rows)
         if num_logit_rows > len(self._logits):
             # Kept from step to step: the kernel gives out fresh memory page by page, which takes as long as to compute.
-            self._logits = torch.empty((2 * num_logit_rows, self._config.vocab_size), dtype=torch.float32)
+            self._logits = zeros_in_large_pages((2 * num_logit_rows, self._config.vocab_size), torch.float32)
         logits = self._logits[:num_logit_rows]
         unsound = np.zeros(num_rows, dtype=np.uint8)
         step = library.Step(
@@ -126,7 +136,7 @@ class CpuModel:
             is_unsound=unsound.ctypes.data,
             workspace=self._workspace.data_ptr(),
         )
-        self._kernels.forward(self._model, step, capacity=self._capacity, num_threads=torch.get_num_threads())
+        self._kernels.forward(self._model, step, capacity=self._capacity, crew=self._crew)
         return Computed(logits, unsound.nonzero()[0], linear_seconds=step.seconds[0], attention_seconds=step.seconds[1])
 
     def _make_room(self, num_rows: int) -> None:
@@ -136,7 +146,7 @@ class CpuModel:
         capacity = max(64, 1 << (num_rows - 1).bit_length())
         num_bytes = self._kernels.workspace_bytes(self._model, num_rows=capacity)
         # Both together: a step after one that found no memory must not take the old workspace for the new.
-        self._workspace, self._capacity = torch.zeros(num_bytes, dtype=torch.uint8), capacity
+        self._workspace, self._capacity = zeros_in_large_pages([num_bytes], torch.uint8), capacity
 
     def _layer(self, layer: LayerWeights, weight_format: WeightFormat) -> library.Layer:
         gate_up_bias = None if layer.gate_up_bias is None else _in_turn(layer.gate_up_bias)
@@ -154,7 +164,7 @@ class CpuModel:
     def _matrix(
         self, weight: torch.Tensor, bias: torch.Tensor | None, *, weight_format: WeightFormat
     ) -> library.Matrix:
-        matrix = KernelMatrix(weight, bias, weight_format=weight_format)
+        matrix = KernelMatrix(weight, bias, weight_format=weight_format, memory=self._memory)
         self._matrices.append(matrix)
         return matrix.structure
 
@@ -187,8 +197,7 @@ def _cache_shape(config: ModelConfig, num_blocks: int) -> tuple[int, ...]:
 def _cache(config: ModelConfig, num_blocks: int) -> torch.Tensor:
     """Zeroed keys and values of all layers `[num_layers, num_blocks, num_kv_heads, 2, padded head_dim * 16]`."""
     try:
-        return torch.zeros(_cache_shape(config, num_blocks), dtype=torch.bfloat16)
-    except RuntimeError as error:
-        reason = str(error).splitlines()[0]
+        return zeros_in_large_pages(_cache_shape(config, num_blocks), torch.bfloat16)
+    except MemoryError:
         needed = num_blocks * block_bytes(config)
-        raise KVCacheProblem(f"no memory for a KV cache of {needed} bytes ({reason})") from None
+        raise KVCacheProblem(f"no memory for a KV cache of {needed} bytes") from None

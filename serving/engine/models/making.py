@@ -55,7 +55,14 @@ def make_model(
             _log.info("computing with PyTorch alone: %s", reason)
         else:
             num_blocks = blocks_for(kv_cache_bytes, cpu_model.block_bytes(config))
-            return CpuModel(config, weights, kernels=kernels, num_blocks=num_blocks, weight_format=weight_format)
+            return CpuModel(
+                config,
+                weights,
+                kernels=kernels,
+                num_blocks=num_blocks,
+                num_threads=torch.get_num_threads(),
+                weight_format=weight_format,
+            )
     if weight_format != "bfloat16":
         _log.warning("weights in %s cost exactness, and without the kernels they save nothing", weight_format)
     weights = as_if_quantised(weights, weight_format)

@@ -6,7 +6,6 @@ import hashlib
 from pathlib import Path
 
 import pytest
-import torch  # noqa: F401  (first: the kernels use its OpenMP runtime)
 
 from serving.engine.kernels.build import built_library, variants
 from serving.engine.kernels.library import Library
