@@ -57,7 +57,8 @@ function fill(cells, engine, storedVersion) {
   setText(name.children[1], engine.engine_id === engine.name ? "" : engine.engine_id.slice(0, 12));
   setText(state.children[0], engine.state);
   /** @type {HTMLElement} */ (state.children[0]).dataset.state = engine.state;
-  setText(device, [engine.device, engine.dtype, engine.backend].filter((part) => part).join(" · "));
+  const backend = engine.backend && `${engine.backend} backend`;
+  setText(device, [engine.device, engine.dtype, backend].filter((part) => part).join(" · "));
   const isBehind = storedVersion !== null && engine.tunables_version < storedVersion;
   version.classList.toggle("behind", isBehind);
   setText(version, isBehind ? `v${engine.tunables_version} of v${storedVersion}` : `v${engine.tunables_version}`);
