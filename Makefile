@@ -8,12 +8,17 @@ FRONTEND := $(PY) serving/config/frontend.py
 PYTEST := $(PY) -m pytest
 
 # Only the tools' own settings decide what a check says, not the shell that calls it.
-CHECKED := env -u DATABASE_URL -u REDIS_URL -u FOOTPLATE_MODEL -u HOST -u PORT
+CHECKED := env -u PYTHONDONTWRITEBYTECODE -u DATABASE_URL -u REDIS_URL -u FOOTPLATE_MODEL -u HOST -u PORT
 PRODUCTION := $(CHECKED) FOOTPLATE_TLS=1 FOOTPLATE_DEBUG=0 HOST=0.0.0.0 ALLOWED_HOSTS=footplate.example
 
-# Quick tests run side by side, each process with one thread of arithmetic; the others need the machine for themselves.
+# Quick tests run side by side, each process with one thread of arithmetic where a test asks for no more. So do slow ones,
+# a module at a time, since models are loaded for modules. Whole stacks need the machine for themselves.
 QUICK := not model and not stack and not browser and not waits and not heavy and not long
+WHOLE := (stack and model or browser)
+SLOW := not ($(QUICK)) and not $(WHOLE) and not long
 RUN_QUICK := $(CHECKED) OMP_NUM_THREADS=1 $(PYTEST) -q -n 3 --dist worksteal -m "$(QUICK)"
+RUN_SLOW := $(CHECKED) OMP_NUM_THREADS=1 $(PYTEST) -q -n 3 --dist loadscope --no-loadscope-reorder -m "$(SLOW)"
+RUN_WHOLE := $(CHECKED) $(PYTEST) -m "$(WHOLE) and not long"
 
 .DEFAULT_GOAL := help
 .PHONY: help serve bench bench-peers bench-console check static-checks script-tests test test-long
@@ -27,7 +32,8 @@ serve: frontend ## run everything on this machine; Ctrl-C drains and stops it
 
 test: static-checks script-tests browser ## all checks and tests but the longest
 	@$(RUN_QUICK)
-	@$(CHECKED) $(PYTEST) -m "not ($(QUICK)) and not long"
+	@$(RUN_SLOW)
+	@$(RUN_WHOLE)
 
 check: static-checks script-tests ## the quick part of `make test`
 	@$(RUN_QUICK)

@@ -12,6 +12,13 @@ import redis
 
 from tests.servers import running_postgres, running_valkey
 
+_LONGEST = "tests/engine/test_default_model_text.py"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest module first: where modules run side by side, none is left to run alone at the end."""
+    items.sort(key=lambda item: not item.nodeid.startswith(_LONGEST))
+
 
 @pytest.fixture(scope="session")
 def valkey_url() -> Iterator[str]:

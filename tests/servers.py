@@ -7,6 +7,7 @@ import importlib.util
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -65,7 +66,7 @@ def running_postgres() -> Iterator[str]:
             _wait_for_postgres(folder, server)
             yield f"postgresql://postgres@/footplate?host={folder}"
         finally:
-            server.terminate()
+            server.send_signal(signal.SIGINT)  # SIGTERM would wait for whoever is still connected
             try:
                 server.wait(10)
             except subprocess.TimeoutExpired:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.e2e.browsing import Console, open_console, running_browser
-from tests.e2e.stack import Stack
+from tests.e2e.stack import Stack, prepare_home
+
+MakeStack = Callable[..., Stack]
 
 
 @pytest.fixture(scope="session")
@@ -19,22 +22,34 @@ def stack(tmp_path_factory: pytest.TempPathFactory, default_model: Path) -> Iter
     """A stack that tests share; each leaves it idle, with its tunables as they were."""
     stack = Stack.over(tmp_path_factory.mktemp("stack"), default_model).start()
     yield stack
-    stack.stop()
+    assert stack.stop() == 0
+
+
+@pytest.fixture(scope="session")
+def prepared_home(tmp_path_factory: pytest.TempPathFactory, default_model: Path) -> Path:
+    """A home after a first start, to be copied."""
+    home = tmp_path_factory.mktemp("prepared")
+    prepare_home(home, default_model)
+    return home
 
 
 @pytest.fixture
-def own_stack(tmp_path: Path, default_model: Path) -> Iterator[Callable[..., Stack]]:
-    """Makes stacks for one test, stopped at its end."""
+def own_stack(tmp_path: Path, default_model: Path, prepared_home: Path) -> Iterator[MakeStack]:
+    """Makes stacks for one test, killed at its end.
+
+    With `prepared` a first start was made before, unless the database is elsewhere.
+    """
     made: list[Stack] = []
 
-    def make(**environment: str) -> Stack:
+    def make(*, prepared: bool = True, **environment: str) -> Stack:
+        if prepared and "DATABASE_URL" not in environment:
+            shutil.copytree(prepared_home, tmp_path, symlinks=True, dirs_exist_ok=True)
         made.append(Stack.over(tmp_path, default_model, **environment))
         return made[-1]
 
     yield make
     for stack in made:
-        if stack.process is not None and stack.process.poll() is None:
-            stack.stop()
+        stack.kill()
 
 
 @pytest.fixture

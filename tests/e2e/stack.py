@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -19,6 +20,13 @@ REPOSITORY = Path(__file__).resolve().parent.parent.parent
 KERNELS = REPOSITORY / "var" / "test-kernels"
 """Where the tests keep the engine's kernels, which every new home would compile anew."""
 READY_SECONDS = 180.0
+_FIRST_START = """
+import django
+django.setup()
+from serving.config.bootstrap import collect_static_files, prepare_database
+prepare_database(print, with_accounts=True)
+collect_static_files()
+"""
 
 
 @dataclasses.dataclass
@@ -95,6 +103,21 @@ class Stack:
         self.process.send_signal(number)
         return self.process.wait(timeout_seconds)
 
+    def kill(self) -> None:
+        """End it with all its processes and ask none of them, which takes no time."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        members = [self.process.pid, *descendants_of(self.process.pid)]
+        self.process.kill()  # first, so that it starts none of the others again
+        self.process.wait()
+        for pid in members[1:]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + 30
+        while left := [pid for pid in members if is_alive(pid)]:
+            assert time.monotonic() < deadline, f"killed, and still there: {left}"
+            time.sleep(0.02)
+
     def pids(self) -> dict[str, int]:
         """Ids of the children, by what they run."""
         assert self.process is not None
@@ -132,6 +155,12 @@ class Stack:
         )
 
 
+def prepare_home(home: Path, model: Path) -> None:
+    """Do to an empty folder what a first start does before it starts its processes, which is half of what it costs."""
+    environment = Stack.over(home, model).environment | {"DJANGO_SETTINGS_MODULE": "serving.config.settings"}
+    subprocess.run([sys.executable, "-c", _FIRST_START], cwd=REPOSITORY, env=environment, check=True)
+
+
 def open_stream(stack: Stack, *, stream: bool = True, max_tokens: int = 4000) -> socket.socket:
     """A connection with a long request under way, as raw as they come."""
     body = json.dumps(
@@ -164,6 +193,11 @@ def children_of(pid: int) -> list[int]:
     except OSError:
         return []
     return [int(child) for child in text.split()]
+
+
+def descendants_of(pid: int) -> list[int]:
+    """All processes that it started, and that they started."""
+    return [each for child in children_of(pid) for each in (child, *descendants_of(child))]
 
 
 def command_of(pid: int) -> str:

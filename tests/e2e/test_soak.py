@@ -49,6 +49,7 @@ async def test_books_balance_and_nothing_leaks(own_stack: Callable[..., Stack], 
     later = resident_bytes(stack)
     for name, size in later.items():
         assert size < early[name] * 1.3 + 30e6, f"{name} grew from {early[name]:.0f} to {size:.0f} bytes"
+    assert await asyncio.to_thread(stack.stop) == 0
 
 
 async def run_clients(client: httpx.AsyncClient, rng: random.Random, *, seconds: float) -> None:

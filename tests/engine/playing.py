@@ -254,11 +254,18 @@ def _assert_equal(answers: Answers, expected: Answers) -> None:
 
 
 def runner_of(
-    folder: Path, *, num_blocks: int, backend: str, kernels_folder: Path, dtype: str = "bfloat16"
+    folder: Path,
+    *,
+    num_blocks: int,
+    backend: str,
+    kernels_folder: Path,
+    dtype: str = "bfloat16",
+    num_threads: int = 0,
 ) -> ModelRunner:
-    """A runner with a KV cache of `num_blocks` blocks."""
+    """A runner with a KV cache of `num_blocks` blocks. `num_threads` as `ModelRunner` takes it."""
     num_bytes = num_blocks * block_bytes(read_config(folder), getattr(torch, dtype))
     options: dict[str, Any] = {"backend": backend, "kernels_folder": kernels_folder, "dtype": dtype}
+    options["num_threads"] = num_threads
     runner = ModelRunner(folder, kv_cache_bytes=num_bytes, **options)
     assert runner.backend == backend
     return runner
@@ -277,3 +284,14 @@ def playhouse(runner: ModelRunner) -> Iterator[Playhouse]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Sampler, "sample", noting)
         yield house
+
+
+@contextlib.contextmanager
+def house_of(folder: Path, *, num_threads: int, **options: Any) -> Iterator[Playhouse]:
+    """A playhouse of its own runner (see `runner_of`), while which PyTorch too has `num_threads`."""
+    before = torch.get_num_threads()
+    try:
+        with playhouse(runner_of(folder, num_threads=num_threads, **options)) as house:
+            yield house
+    finally:
+        torch.set_num_threads(before)

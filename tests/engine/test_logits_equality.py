@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from serving.contracts.ids import OwnerId, RequestId
 from serving.contracts.messages import SequenceKey, Submit
 from serving.contracts.sampling import SamplingParams
 from tests.engine.driving import random_prompts
-from tests.engine.playing import PLENTY, Subject, playhouse, runner_of
+from tests.engine.playing import PLENTY, Subject, house_of
 from tests.engine.various import VOCABULARY
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(1800)]
@@ -27,14 +26,35 @@ _NUM_BLOCKS = 400
 
 
 @pytest.fixture(scope="module", params=["cpu", "torch"])
-def subject(request: pytest.FixtureRequest, default_model: Path, kernels_folder: Path) -> Iterator[Subject]:
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=[1, 2])
+def num_threads(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+_WITH_ONE_THREAD = pytest.mark.parametrize("num_threads", [1], indirect=True)
+
+
+@pytest.fixture(scope="module")
+def alone(default_model: Path, kernels_folder: Path, backend: str) -> Subject:
     """Each alone with one thread."""
-    runner = runner_of(default_model, num_blocks=_NUM_BLOCKS, backend=request.param, kernels_folder=kernels_folder)
     prompts = random_prompts(_LENGTHS, vocab_size=VOCABULARY, seed=8)
-    with playhouse(runner) as house:
-        with _Threads(1):
-            subject = Subject.of(house, [[_ask(index, prompt)] for index, prompt in enumerate(prompts)])
-        yield subject
+    options = {"num_blocks": _NUM_BLOCKS, "backend": backend, "kernels_folder": kernels_folder}
+    with house_of(default_model, num_threads=1, **options) as house:
+        return Subject.of(house, [[_ask(index, prompt)] for index, prompt in enumerate(prompts)])
+
+
+@pytest.fixture
+def subject(
+    default_model: Path, kernels_folder: Path, backend: str, alone: Subject, num_threads: int
+) -> Iterator[Subject]:
+    """The same requests for an engine with so many threads."""
+    options = {"num_blocks": _NUM_BLOCKS, "backend": backend, "kernels_folder": kernels_folder}
+    with house_of(default_model, num_threads=num_threads, **options) as house:
+        yield Subject(house, alone.requests, alone.alone)
 
 
 def _ask(index: int, prompt: list[int]) -> Submit:
@@ -49,46 +69,23 @@ def _ask(index: int, prompt: list[int]) -> Submit:
     )
 
 
-class _Threads:
-    """Owns PyTorch's number of threads while it is entered."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._before = torch.get_num_threads()
-
-    def __enter__(self) -> None:
-        torch.set_num_threads(self._count)
-
-    def __exit__(self, *_: object) -> None:
-        torch.set_num_threads(self._before)
-
-
-_WITH_ONE_THREAD = pytest.mark.parametrize("num_threads", [1], indirect=True)
-
-
-@pytest.fixture(params=[1, 2])
-def num_threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    with _Threads(request.param):
-        yield request.param
-
-
-def test_together_in_steps_of_many_sizes(subject: Subject, num_threads: int) -> None:
+def test_together_in_steps_of_many_sizes(subject: Subject) -> None:
     subject.check(PLENTY)
     assert subject.house.largest_company >= 4
 
 
-def test_in_chunks_that_end_anywhere(subject: Subject, num_threads: int) -> None:
+def test_in_chunks_that_end_anywhere(subject: Subject) -> None:
     subject.check(PLENTY | {"max_prefill_chunk": 99, "max_batch_tokens": 150})
 
 
 @_WITH_ONE_THREAD
-def test_preempted(subject: Subject, num_threads: int) -> None:
+def test_preempted(subject: Subject) -> None:
     memory = {"kv_limit_ratio": (45 / _NUM_BLOCKS, 45 / _NUM_BLOCKS, 1.0)}
     assert subject.check(PLENTY, retuned=memory).preemptions_total >= 3
 
 
 @_WITH_ONE_THREAD
-def test_resumed_after_the_tokens_that_another_engine_delivered(subject: Subject, num_threads: int) -> None:
+def test_resumed_after_the_tokens_that_another_engine_delivered(subject: Subject) -> None:
     subject.check_resumed(PLENTY)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from serving.contracts.tunables import describe
-from tests.engine.playing import PLENTY, RETUNED, Subject, playhouse, runner_of
+from tests.engine.playing import PLENTY, RETUNED, Subject, house_of
 from tests.engine.various import various_requests
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(3600)]
@@ -20,18 +20,21 @@ _NUM_BLOCKS = 400
 @pytest.fixture(
     scope="module",
     params=[
-        ("cpu", 40, 18),
-        ("torch", 12, 16),
-        pytest.param(("cpu", 500, 40), marks=pytest.mark.long),
-        pytest.param(("torch", 100, 30), marks=pytest.mark.long),
+        ("cpu", 40, 18, 2),
+        ("torch", 12, 16, 1),  # more threads are dear beside other tests, and are in test_logits_equality.py
+        pytest.param(("cpu", 500, 40, 2), marks=pytest.mark.long),
+        pytest.param(("torch", 100, 30, 2), marks=pytest.mark.long),
     ],
     ids=lambda param: f"{param[0]}-{param[1]}",
 )
 def subject(request: pytest.FixtureRequest, default_model: Path, kernels_folder: Path) -> Iterator[Subject]:
-    backend, num_requests, max_tokens = request.param
-    runner = runner_of(default_model, num_blocks=_NUM_BLOCKS, backend=backend, kernels_folder=kernels_folder)
-    with playhouse(runner) as house:
-        yield Subject.of(house, various_requests(num_requests, max_tokens=max_tokens))
+    """Each request alone with one thread, and a house whose engine has as many as it says."""
+    backend, num_requests, max_tokens, num_threads = request.param
+    options = {"num_blocks": _NUM_BLOCKS, "backend": backend, "kernels_folder": kernels_folder}
+    with house_of(default_model, num_threads=1, **options) as house:
+        subject = Subject.of(house, various_requests(num_requests, max_tokens=max_tokens))
+    with house_of(default_model, num_threads=num_threads, **options) as house:
+        yield Subject(house, subject.requests, subject.alone)
 
 
 def test_the_requests_are_of_every_kind(subject: Subject) -> None:

@@ -104,6 +104,7 @@ async def test_usage_tells_what_was_cached_of_the_prompt(harness: tuple[Harness,
 async def test_closing_a_stream_frees_its_place_and_its_blocks(harness: tuple[Harness, RunningWorker]) -> None:
     gateway, running = harness
     running.runner.scripts[1] = gateway.tokens("word " * 600)
+    running.runner.step_seconds = 0.05  # however slow this process is, the stream is not at its end when it is closed
     stream = gateway.ask(1, max_tokens=600)
     await anext(stream)
     assert running.snapshot().num_running == 1

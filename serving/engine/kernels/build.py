@@ -27,6 +27,7 @@ _VARIANTS: tuple[tuple[str, frozenset[str], tuple[str, ...]], ...] = (
         (*_AVX512, "-mavx512bf16", "-mavx512vnni", "-mamx-tile", "-mamx-bf16"),
     ),
     ("avx512-bf16", _HAS_AVX512 | {"avx512_bf16", "avx512_vnni"}, (*_AVX512, "-mavx512bf16", "-mavx512vnni")),
+    ("avx512-vnni", _HAS_AVX512 | {"avx512_vnni"}, (*_AVX512, "-mavx512vnni")),
     ("avx512", _HAS_AVX512, _AVX512),
 )
 """Instruction sets that there are kernels for, the best first: name, what the processor must have, compiler flags."""

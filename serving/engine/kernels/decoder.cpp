@@ -149,7 +149,7 @@ class Worker {
                         Tile tile) {
         const Activations activations{rows, stride, num_rows, buffers_.bytes, buffers_.facts};
         const Groups groups(matrix, team_.size()), coming(next, team_.size());
-        if (matrix.format == Format::kInt4 || matrix.format == Format::kW8A8)
+        if (matrix.format != Format::kBf16)
             share(num_rows, [&](int64_t row) { activations.make_ready(matrix.format, row); });
         const int64_t end = team_.first_of(member_ + 1, groups.count);
         share(groups.count, [&](int64_t index) {
@@ -264,10 +264,11 @@ void footplate_multiply(const footplate::bf16 *rows, int64_t stride, int64_t num
                         float *out) {
     using namespace footplate;
     const int64_t num_columns = matrix->num_panels * kColumns;
-    std::vector<int8_t> bytes(num_rows * stride);
+    std::vector<int8_t> bytes(num_rows * 2 * stride);
     std::vector<BlockFacts> facts(num_rows * stride / kBlockInputs);
     const Activations activations{rows, stride, num_rows, bytes.data(), facts.data()};
-    for (int64_t row = 0; row < num_rows; row++) activations.make_ready(matrix->format, row);
+    for (int64_t row = 0; row < num_rows && matrix->format != Format::kBf16; row++)
+        activations.make_ready(matrix->format, row);
     const Groups groups(*matrix, 1);
     Tiles tiles;
     for (int64_t index = 0; index < groups.count; index++)

@@ -11,7 +11,8 @@ import torch
 from serving.engine.kernels.build import NoKernels, built_library, variants
 from serving.engine.kernels.library import Library, NotLoadable, NotUsable
 from serving.engine.kernels.matrices import KernelMatrix
-from serving.engine.kernels.quantised import GROUP, WeightFormat, dequantised, quantised
+from serving.engine.kernels.packing import INNER_MULTIPLE, padded
+from serving.engine.kernels.quantised import WeightFormat, dequantised, quantised, rounded_rows
 
 _log = logging.getLogger(__name__)
 
@@ -59,13 +60,13 @@ def multiplies_right(library: Library) -> bool:
     """Whether products of several shapes in every format are what plain arithmetic makes of them."""
     generator = torch.Generator().manual_seed(0)
     for num_rows, num_outputs, num_inputs in _SHAPES:
-        # Whole numbers, of which each block of a row reaches 127: bytes hold them exactly.
+        # Whole numbers: their sums are exact in whatever order they are rotated.
         rows = torch.randint(-127, 128, (num_rows, num_inputs), generator=generator).bfloat16()
-        rows[:, ::GROUP] = 127
         weight = torch.randn(num_outputs, num_inputs, generator=generator).bfloat16()
         for weight_format in typing.get_args(WeightFormat):
-            meant = weight if weight_format == "bfloat16" else dequantised(quantised(weight, weight_format))
-            expected = rows.double() @ meant.double().T
+            whole = padded(weight, 1, INNER_MULTIPLE)
+            meant = whole if weight_format == "bfloat16" else dequantised(quantised(whole, weight_format))
+            expected = rounded_rows(padded(rows, 1, INNER_MULTIPLE), weight_format) @ meant.double().T
             found = KernelMatrix(weight, weight_format=weight_format).times(rows, library)[:, :num_outputs]
             if not torch.allclose(found.double(), expected, rtol=_TOLERANCE, atol=_TOLERANCE * 127 * num_inputs**0.5):
                 return False

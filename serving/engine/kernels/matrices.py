@@ -8,7 +8,7 @@ from serving.engine.kernels import library
 from serving.engine.kernels.library import Library
 from serving.engine.kernels.memory import LargePages
 from serving.engine.kernels.packing import COLUMNS, INNER_MULTIPLE, padded, panels_of
-from serving.engine.kernels.quantised import WeightFormat, packed_quanta, quantised
+from serving.engine.kernels.quantised import PANELS, WeightFormat, packed_quanta, quantised
 
 _FORMATS: dict[WeightFormat, int] = {
     "bfloat16": library.BF16,
@@ -30,11 +30,12 @@ class KernelMatrix:
         memory: LargePages | None = None,
     ) -> None:
         """`weight` bf16 `[out, in]`, `bias` `[out]`; both are padded with zeros to panels, which `memory` keeps."""
-        whole = padded(padded(weight, 0, COLUMNS), 1, INNER_MULTIPLE)
         is_plain = weight_format == "bfloat16"
+        columns = COLUMNS if is_plain else PANELS * COLUMNS
+        whole = padded(padded(weight, 0, columns), 1, INNER_MULTIPLE)
         panels = panels_of(whole) if is_plain else packed_quanta(quantised(whole, weight_format))
         self._panels = panels if memory is None else memory.keep(panels)
-        self._bias = None if bias is None else padded(bias.float(), 0, COLUMNS).contiguous()
+        self._bias = None if bias is None else padded(bias.float(), 0, columns).contiguous()
         self.num_bytes = self._panels.nbytes
         """What a product reads."""
         self.structure = library.Matrix(

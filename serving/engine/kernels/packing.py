@@ -7,7 +7,7 @@ from torch.nn import functional as F  # noqa: N812
 
 COLUMNS = 16
 """Outputs of a panel."""
-INNER_MULTIPLE = 32
+INNER_MULTIPLE = 64
 """The inputs of a product are padded to this with zeros."""
 
 

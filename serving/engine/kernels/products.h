@@ -20,21 +20,19 @@ struct Matrix {
 struct Activations {
     const bf16 *rows;
     int64_t stride, num_rows;
-    int8_t *bytes;      // [num_rows, stride]
+    int8_t *bytes;      // [num_rows, 2 * stride]
     BlockFacts *facts;  // [num_rows, stride / kBlockInputs]
 
-    int64_t num_blocks() const { return stride / kBlockInputs; }
-
     void make_ready(Format format, int64_t row) const {
-        BlockFacts *of_row = facts + row * num_blocks();
         if (format == Format::kW8A8)
-            quantise_row(rows + row * stride, num_blocks(), bytes + row * stride, of_row);
+            quantise_coarsely(rows + row * stride, stride, from(row));
         else
-            add_up_row(rows + row * stride, num_blocks(), of_row);
+            quantise_finely(rows + row * stride, stride, from(row));
     }
 
     QuantisedRows from(int64_t row) const {
-        return {rows + row * stride, bytes + row * stride, stride, facts + row * num_blocks(), num_blocks()};
+        const int64_t num_facts = stride / kBlockInputs;
+        return {bytes + row * 2 * stride, 2 * stride, facts + row * num_facts, num_facts};
     }
 };
 
@@ -78,25 +76,25 @@ inline void multiply_group(Tiles &tiles, const Matrix &matrix, const Group &grou
                            const Activations &activations, Tile tile) {
     if (!group.count) return;
     const bool is_plain = matrix.format == Format::kBf16;
-    const int64_t tile_rows = is_plain ? kProductRows : matrix.format == Format::kW8A8 ? kByteRows : kMaxRows;
-    const int64_t num_tiles = (activations.num_rows + tile_rows - 1) / tile_rows;
+    const int64_t num_tiles = (activations.num_rows + kProductRows - 1) / kProductRows;
     Ahead ahead;
     ahead.num_pieces = after.count;
     ahead.lines_a_piece = int(after.panel_bytes / 64);
     for (int p = 0; p < after.count; p++) ahead.pieces[p] = after.panel[p];
-    const int64_t fetches_a_tile = matrix.num_pairs / (matrix.format == Format::kW8A8 ? 2 : 1);
-    ahead.spread(num_tiles * fetches_a_tile);
+    ahead.spread(num_tiles * matrix.num_pairs);
+    // Few rows wait for memory, which the processor then reads ahead by itself, and faster; more keep it from that.
+    const bool is_work = 4 * activations.num_rows > lines_of_block(matrix.format);
     alignas(64) float sums[kProductRows * kMaxPanels * kColumns];
     for (int64_t first = 0, count; first < activations.num_rows; first += count) {
         const int64_t left = activations.num_rows - first;
-        count = is_plain ? product_rows(left) : rows_alike(left, tile_rows);
+        count = is_plain ? product_rows(left) : rows_alike(left, kMaxRows);
         if (is_plain) {
             product_tile(tiles, activations.rows + first * activations.stride, activations.stride, int(count),
                          (const bf16 *const *)group.panel, group.count, int(matrix.num_pairs), sums,
                          kMaxPanels * kColumns, ahead);
         } else {
-            quantised_tile(int(count), group.count, activations.from(first), matrix.format, group.panel,
-                           matrix.num_pairs / kBlockPairs, sums, kMaxPanels * kColumns, ahead);
+            quantised_tile(int(count), activations.from(first), matrix.format, group.panel[0], matrix.num_pairs,
+                           is_work && first == 0, sums, kMaxPanels * kColumns);
         }
         tile(first, int(count), group.first, group.count, sums);
     }

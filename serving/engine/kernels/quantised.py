@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Literal
 
 import torch
 
-from serving.engine.kernels.packing import COLUMNS, panels_of
+from serving.engine.kernels.packing import COLUMNS
 
 WeightFormat = Literal["bfloat16", "int8", "int4", "w8a8"]
 
-GROUP = 32
-"""Consecutive inputs of one output that share a scale."""
+PANELS = 2
+"""Panels that lie in one another."""
+_LEAST = 1e-30
+"""Activations with nothing larger count as zero."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QuantisedMatrix:
-    """`quanta` int `[out, in]` with `scales` and, for int4, `offsets`, both fp32 `[out, in / GROUP]`; `in` is padded to
-    a multiple of GROUP. A weight is scale · quantum + offset."""
+    """`quanta` int `[out, in]` with `scales` and, for int4, `offsets`, both fp32 `[out, in / group_of(format)]`.
+    A weight is scale · quantum + offset, and with w8a8 one of a rotated group."""
 
     format: WeightFormat
     quanta: torch.Tensor
     scales: torch.Tensor
     offsets: torch.Tensor | None
+
+
+def group_of(weight_format: WeightFormat) -> int:
+    """How many consecutive inputs of one output share a scale."""
+    return 64 if weight_format == "w8a8" else 32
 
 
 def vocabulary_format(weight_format: WeightFormat) -> WeightFormat:
@@ -32,14 +40,16 @@ def vocabulary_format(weight_format: WeightFormat) -> WeightFormat:
 
 
 def quantised(weight: torch.Tensor, weight_format: WeightFormat) -> QuantisedMatrix:
-    """`weight` `[out, in]`, `in` a multiple of GROUP, in fewer bits.
+    """`weight` `[out, in]`, `in` a multiple of `INNER_MULTIPLE`, in fewer bits.
 
     int8 and w8a8: symmetric about zero, the largest weight of a group at 127. int4: 16 steps from the least to the
     largest, with scales and offsets as fp16 holds them; weights that came from 4-bit groups of 32 with an offset
     (GGUF's Q4_1) are found again as they were.
     """
-    groups = weight.float().view(len(weight), -1, GROUP)
+    groups = weight.float().view(len(weight), -1, group_of(weight_format))
     if weight_format != "int4":
+        if weight_format == "w8a8":
+            groups = groups @ _rotation() / len(_rotation())
         scales = groups.abs().amax(dim=-1) / 127
         quanta = (groups / scales.clamp(min=1e-30)[..., None]).round().clamp(-127, 127)
         return QuantisedMatrix(weight_format, quanta.to(torch.int8).flatten(1), scales, None)
@@ -52,41 +62,63 @@ def quantised(weight: torch.Tensor, weight_format: WeightFormat) -> QuantisedMat
 def dequantised(matrix: QuantisedMatrix) -> torch.Tensor:
     """The weights that `matrix` stands for, fp32 `[out, in]`."""
     num_outputs = len(matrix.quanta)
-    weights = matrix.quanta.float().view(num_outputs, -1, GROUP) * matrix.scales[..., None]
+    weights = matrix.quanta.float().view(num_outputs, -1, group_of(matrix.format)) * matrix.scales[..., None]
     if matrix.offsets is not None:
         weights += matrix.offsets[..., None]
+    if matrix.format == "w8a8":
+        weights = weights @ _rotation()
     return weights.view(num_outputs, -1)
 
 
+def rounded_rows(rows: torch.Tensor, weight_format: WeightFormat) -> torch.Tensor:
+    """What a product with weights in this format makes of activations `rows` `[num_rows, in]`, `in` a multiple of
+    `INNER_MULTIPLE`: fp64 `[num_rows, in]`.
+
+    int8 and int4: whole numbers of 14 bits and a sign, the largest of a row at 16319. w8a8: bytes, the largest of each
+    group at 127, after the group is rotated.
+    """
+    if weight_format == "bfloat16":
+        return rows.double()
+    if weight_format != "w8a8":
+        return _rounded(rows.float(), most=127 * 128 + 63)
+    groups = rows.float().view(len(rows), -1, group_of(weight_format)) @ _rotation()
+    return (_rounded(groups, most=127) @ _rotation().double() / len(_rotation())).view(len(rows), -1)
+
+
+def _rounded(values: torch.Tensor, *, most: int) -> torch.Tensor:
+    """`values` `[..., size]` on whole steps, the largest of each last dimension at `most`."""
+    largest = values.abs().amax(dim=-1, keepdim=True)
+    # Divided as the kernels divide: most / largest would be rounded twice.
+    inverse = torch.where(largest > _LEAST, torch.full_like(largest, most).div(largest), 0.0)
+    return (values * inverse).round().double() * (largest.double() / most)
+
+
 def packed_quanta(matrix: QuantisedMatrix) -> torch.Tensor:
-    """Bytes `[out / 16, in / 32, bytes a block]` as `kernels/quantised.h` describes them; `out` is a multiple of 16."""
-    scales = _by_panel(matrix.scales)
-    if matrix.format == "w8a8":
-        num_panels = len(matrix.quanta) // COLUMNS
-        # [panels, outputs, blocks, vectors, inputs of a vector] → [panels, blocks, vectors, outputs, inputs]
-        quanta = matrix.quanta.view(num_panels, COLUMNS, -1, GROUP // 4, 4).permute(0, 2, 3, 1, 4)
+    """Bytes `[out / 32, in / group, bytes a block]` as `kernels/quantised.h` has it; `out` is a multiple of 32."""
+    scales = _by_panels(matrix.scales)
+    # [panels, outputs, blocks, vectors, inputs of a vector] → [panels, blocks, vectors, outputs, inputs]
+    quanta = matrix.quanta.view(len(scales), PANELS * COLUMNS, scales.shape[1], -1, 4).permute(0, 2, 3, 1, 4)
+    if matrix.offsets is None:
         shifted = (quanta.to(torch.int16) + 128).to(torch.uint8)
         return torch.cat([_bytes(scales), shifted.flatten(2)], dim=-1)
-    panels = panels_of(matrix.quanta.to(torch.int32))
-    # [panels, blocks, vectors, pairs of a vector, words]
-    blocks = panels.view(len(panels), -1, GROUP // 8, 4, 2 * COLUMNS)
-    if matrix.offsets is None:
-        return torch.cat([_bytes(scales), _words(blocks & 15), _words(blocks >> 4 & 15)], dim=-1)
-    halves = [scales.half(), _by_panel(matrix.offsets).half()]
-    return torch.cat([*map(_bytes, halves), _words(blocks)], dim=-1)
+    nibbles = quanta[:, :, ::2] | quanta[:, :, 1::2] << 4
+    halves = [scales.half(), _by_panels(matrix.offsets).half()]
+    return torch.cat([*map(_bytes, halves), nibbles.flatten(2)], dim=-1)
 
 
-def _words(nibbles: torch.Tensor) -> torch.Tensor:
-    """The bytes of words made of nibbles `[panels, blocks, vectors, 4, words]`, the first pair's nibble lowest."""
-    shifts = torch.tensor([0, 4, 8, 12], dtype=torch.int32)[:, None]
-    words = (nibbles << shifts).sum(dim=3, dtype=torch.int32).to(torch.int16)
-    return _bytes(words.flatten(2))
+@functools.cache
+def _rotation() -> torch.Tensor:
+    """The Hadamard matrix of a group, fp32 `[64, 64]`: entries 1 and -1, its own inverse but for the factor 64."""
+    matrix = torch.ones(1, 1)
+    while len(matrix) < group_of("w8a8"):
+        matrix = torch.cat([torch.cat([matrix, matrix], dim=1), torch.cat([matrix, -matrix], dim=1)])
+    return matrix
 
 
 def _bytes(values: torch.Tensor) -> torch.Tensor:
     return values.contiguous().view(torch.uint8)
 
 
-def _by_panel(values: torch.Tensor) -> torch.Tensor:
-    """`[out, groups]` as `[out / 16, groups, 16]`."""
-    return values.view(-1, COLUMNS, values.shape[1]).transpose(1, 2)
+def _by_panels(values: torch.Tensor) -> torch.Tensor:
+    """`[out, groups]` as `[out / 32, groups, 32]`, contiguous."""
+    return values.view(-1, PANELS * COLUMNS, values.shape[1]).transpose(1, 2).contiguous()

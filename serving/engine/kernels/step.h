@@ -56,10 +56,10 @@ struct Shape {
     int64_t hidden, qkv, context, inner, widest, head, block_elements, layer_elements;
 
     explicit Shape(const Model &model)
-        : hidden(padded(model.hidden_size, 32)),
+        : hidden(padded(model.hidden_size, kInnerMultiple)),
           qkv(model.layers[0].qkv.num_panels * kColumns),
-          context(padded(model.num_heads * model.head_dim, 32)),
-          inner(padded(model.layers[0].down.num_pairs * 2, 32)),
+          context(padded(model.num_heads * model.head_dim, kInnerMultiple)),
+          inner(padded(model.layers[0].down.num_pairs * 2, kInnerMultiple)),
           widest(std::max({hidden, context, inner})),
           head(padded(model.head_dim, 16)),
           block_elements(2 * head * kBlock),
@@ -75,11 +75,11 @@ struct Buffers {
     bf16 *queries;      // [num_rows, num_heads, shape.head]
     bf16 *context;      // [num_rows, shape.context]
     bf16 *inner;        // [num_rows, shape.inner]
-    int8_t *bytes;      // [num_rows, shape.widest], quantised activations
+    int8_t *bytes;      // [num_rows, 2 * shape.widest], quantised activations
 
     static int64_t bytes_a_row(const Model &model, const Shape &shape) {
         return 4 * (shape.hidden + shape.qkv) + int64_t(sizeof(BlockFacts)) * shape.widest / kBlockInputs +
-               2 * (shape.hidden + model.num_heads * shape.head + shape.context + shape.inner) + shape.widest;
+               2 * (shape.hidden + model.num_heads * shape.head + shape.context + shape.inner) + 2 * shape.widest;
     }
 
     // `capacity` is the number of rows that the workspace was made for: the places must not move with the step's rows,

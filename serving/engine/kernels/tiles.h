@@ -22,7 +22,7 @@ constexpr int kColumns = 16;                 // of a panel
 constexpr int kPairElements = 2 * kColumns;  // one pair of every column: 64 bytes
 constexpr int kMaxRows = 6;                  // rows and panels of a tile: 24 sums, 4 weights and an activation
 constexpr int kMaxPanels = 4;                // fill 29 of the 32 vector registers
-constexpr int kProductPairs = 16;            // the inner dimension of a product is padded to whole such steps
+constexpr int kInnerMultiple = 64;           // the inner dimension of a product is padded to this
 
 inline __m512 dot_pairs(__m512 sums, __m512i activations, __m512i weights) {
 #ifdef __AVX512BF16__

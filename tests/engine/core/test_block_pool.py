@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from serving.engine.block_pool import BlockPool
+from tests.engine.core.machines import run_machine
 
 
 def test_allocates_all_or_nothing() -> None:
@@ -190,5 +190,11 @@ class BlockPoolMachine(RuleBasedStateMachine):
         assert self.pool.num_free == 13 - len(self.held) - len(self.cached)
 
 
-TestBlockPool = BlockPoolMachine.TestCase
-TestBlockPool.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+def test_any_course_of_events_keeps_the_books() -> None:
+    assert run_machine(BlockPoolMachine, max_examples=60, num_steps=40) > 1000
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+def test_any_course_of_a_hundred_thousand_steps_keeps_the_books() -> None:
+    assert run_machine(BlockPoolMachine, max_examples=1200, num_steps=100) >= 100_000

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -15,7 +14,6 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from serving.contracts.ids import OwnerId
@@ -23,6 +21,7 @@ from serving.contracts.messages import Finished, Submit
 from serving.contracts.tunables import describe
 from serving.engine.plan import StepPlan
 from tests.engine.core.harness import World, submit
+from tests.engine.core.machines import run_machine
 
 _OWNERS = st.sampled_from([OwnerId("web-1"), OwnerId("web-2")])
 _TUNABLES = {
@@ -210,20 +209,11 @@ def _attempt(request: Submit, attempt: int, delivered: list[int]) -> Submit:
     return msgspec.structs.replace(request, attempt=attempt, generated_ids=list(delivered))
 
 
-_QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-
-
 def test_any_course_of_events_keeps_every_promise() -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        EngineMachine,
-        settings=settings(max_examples=300, stateful_step_count=50, deadline=None, suppress_health_check=_QUIET),
-    )
+    assert run_machine(EngineMachine, max_examples=300, num_steps=50) > 5000
 
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_any_course_of_a_hundred_thousand_steps_keeps_every_promise() -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        EngineMachine,
-        settings=settings(max_examples=1000, stateful_step_count=100, deadline=None, suppress_health_check=_QUIET),
-    )
+    assert run_machine(EngineMachine, max_examples=1300, num_steps=100) >= 100_000

@@ -6,12 +6,12 @@ import dataclasses
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from serving.engine import prefix_cache
 from serving.engine.prefix_cache import Chain, Namespace, PrefixCache
+from tests.engine.core.machines import run_machine
 
 BLOCK_SIZE = 2
 _HERE = Namespace("tenant", "")
@@ -275,28 +275,16 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         assert all(entry is None for entry in self.cache.prefixes._by_block)
 
 
-_QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-
-
 def test_any_course_of_events_finds_what_is_cached_and_nothing_else() -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        PrefixCacheMachine,
-        settings=settings(max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=_QUIET),
-    )
+    assert run_machine(PrefixCacheMachine, max_examples=60, num_steps=40) > 1000
 
 
 @pytest.mark.usefixtures("one_hash")
 def test_any_course_of_events_is_the_same_where_all_keys_have_one_hash() -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        PrefixCacheMachine,
-        settings=settings(max_examples=20, stateful_step_count=40, deadline=None, suppress_health_check=_QUIET),
-    )
+    assert run_machine(PrefixCacheMachine, max_examples=20, num_steps=40) > 300
 
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-def test_any_course_of_fifty_thousand_steps_finds_what_is_cached_and_nothing_else() -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        PrefixCacheMachine,
-        settings=settings(max_examples=500, stateful_step_count=100, deadline=None, suppress_health_check=_QUIET),
-    )
+def test_any_course_of_a_hundred_thousand_steps_finds_what_is_cached_and_nothing_else() -> None:
+    assert run_machine(PrefixCacheMachine, max_examples=1400, num_steps=100) >= 100_000
