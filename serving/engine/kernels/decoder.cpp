@@ -267,8 +267,8 @@ void footplate_multiply(const footplate::bf16 *rows, int64_t stride, int64_t num
     std::vector<int8_t> bytes(num_rows * 2 * stride);
     std::vector<BlockFacts> facts(num_rows * stride / kBlockInputs);
     const Activations activations{rows, stride, num_rows, bytes.data(), facts.data()};
-    for (int64_t row = 0; row < num_rows && matrix->format != Format::kBf16; row++)
-        activations.make_ready(matrix->format, row);
+    if (matrix->format != Format::kBf16)
+        for (int64_t row = 0; row < num_rows; row++) activations.make_ready(matrix->format, row);
     const Groups groups(*matrix, 1);
     Tiles tiles;
     for (int64_t index = 0; index < groups.count; index++)

@@ -11,8 +11,7 @@ import torch
 from serving.engine.kernels.build import NoKernels, built_library, variants
 from serving.engine.kernels.library import Library, NotLoadable, NotUsable
 from serving.engine.kernels.matrices import KernelMatrix
-from serving.engine.kernels.packing import INNER_MULTIPLE, padded
-from serving.engine.kernels.quantised import WeightFormat, dequantised, quantised, rounded_rows
+from serving.engine.kernels.quantised import WeightFormat, rounded_rows, rounded_weights
 
 _log = logging.getLogger(__name__)
 
@@ -64,9 +63,7 @@ def multiplies_right(library: Library) -> bool:
         rows = torch.randint(-127, 128, (num_rows, num_inputs), generator=generator).bfloat16()
         weight = torch.randn(num_outputs, num_inputs, generator=generator).bfloat16()
         for weight_format in typing.get_args(WeightFormat):
-            whole = padded(weight, 1, INNER_MULTIPLE)
-            meant = whole if weight_format == "bfloat16" else dequantised(quantised(whole, weight_format))
-            expected = rounded_rows(padded(rows, 1, INNER_MULTIPLE), weight_format) @ meant.double().T
+            expected = rounded_rows(rows, weight_format) @ rounded_weights(weight, weight_format).double().T
             found = KernelMatrix(weight, weight_format=weight_format).times(rows, library)[:, :num_outputs]
             if not torch.allclose(found.double(), expected, rtol=_TOLERANCE, atol=_TOLERANCE * 127 * num_inputs**0.5):
                 return False

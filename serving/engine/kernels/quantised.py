@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from serving.engine.kernels.packing import COLUMNS
+from serving.engine.kernels.packing import COLUMNS, INNER_MULTIPLE, padded
 
 WeightFormat = Literal["bfloat16", "int8", "int4", "w8a8"]
 
@@ -70,13 +70,20 @@ def dequantised(matrix: QuantisedMatrix) -> torch.Tensor:
     return weights.view(num_outputs, -1)
 
 
+def rounded_weights(weight: torch.Tensor, weight_format: WeightFormat) -> torch.Tensor:
+    """What a product in this format makes of `weight` `[out, in]`: `[out, in]`, `in` padded to `INNER_MULTIPLE`."""
+    whole = padded(weight, 1, INNER_MULTIPLE)
+    return whole if weight_format == "bfloat16" else dequantised(quantised(whole, weight_format))
+
+
 def rounded_rows(rows: torch.Tensor, weight_format: WeightFormat) -> torch.Tensor:
-    """What a product with weights in this format makes of activations `rows` `[num_rows, in]`, `in` a multiple of
-    `INNER_MULTIPLE`: fp64 `[num_rows, in]`.
+    """What a product with weights in this format makes of activations `rows` `[num_rows, in]`: fp64 `[num_rows, in]`,
+    `in` padded to `INNER_MULTIPLE`.
 
     int8 and int4: whole numbers of 14 bits and a sign, the largest of a row at 16319. w8a8: bytes, the largest of each
     group at 127, after the group is rotated.
     """
+    rows = padded(rows, 1, INNER_MULTIPLE)
     if weight_format == "bfloat16":
         return rows.double()
     if weight_format != "w8a8":

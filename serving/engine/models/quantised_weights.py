@@ -6,8 +6,7 @@ import dataclasses
 
 import torch
 
-from serving.engine.kernels.packing import INNER_MULTIPLE, padded
-from serving.engine.kernels.quantised import WeightFormat, dequantised, quantised, vocabulary_format
+from serving.engine.kernels.quantised import WeightFormat, rounded_weights, vocabulary_format
 from serving.engine.models.loader import DecoderWeights
 
 
@@ -17,8 +16,7 @@ def as_if_quantised(weights: DecoderWeights, weight_format: WeightFormat) -> Dec
         return weights
 
     def rounded(weight: torch.Tensor, kept_as: WeightFormat) -> torch.Tensor:
-        whole = padded(weight, 1, INNER_MULTIPLE)
-        return dequantised(quantised(whole, kept_as))[:, : weight.shape[1]].to(weight.dtype)
+        return rounded_weights(weight, kept_as)[:, : weight.shape[1]].to(weight.dtype)
 
     layers = [
         dataclasses.replace(

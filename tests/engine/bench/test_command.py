@@ -14,19 +14,25 @@ from django.core.management import CommandError, call_command
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
-@pytest.mark.model
-def test_prints_one_object_on_one_line_and_nothing_else(default_model: Path, tmp_path: Path) -> None:
+def _enginebench(*arguments: str, home: Path, model: Path) -> str:
+    """What the command prints, as a process of its own."""
     done = subprocess.run(
-        [sys.executable, "manage.py", "enginebench", "--workload", "w2", "--quick", "--json"],
+        [sys.executable, "manage.py", "enginebench", *arguments],
         cwd=REPOSITORY,
-        env={"FOOTPLATE_HOME": str(tmp_path), "FOOTPLATE_MODEL": str(default_model), "PATH": "/usr/bin:/bin"},
+        env={"FOOTPLATE_HOME": str(home), "FOOTPLATE_MODEL": str(model), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("\n") == 1
-    told = json.loads(done.stdout)
+    return done.stdout
+
+
+@pytest.mark.model
+def test_prints_one_object_on_one_line_and_nothing_else(default_model: Path, tmp_path: Path) -> None:
+    output = _enginebench("--workload", "w2", "--quick", "--json", home=tmp_path, model=default_model)
+    assert output.count("\n") == 1
+    told = json.loads(output)
     assert told["workload"] == "w2"
     assert told["model"] == default_model.name
     assert told["output_tokens_per_second"] > 0
@@ -58,16 +64,8 @@ def test_tells_how_exact_each_weight_format_is(default_model: Path, tmp_path: Pa
     text = tmp_path / "text"
     text.write_text("A steam engine turns heat into motion. Its driver watches pressure, water and fire, " * 3)
     (tmp_path / "kernels").symlink_to(kernels_folder)
-    done = subprocess.run(
-        [sys.executable, "manage.py", "enginebench", "--quality", str(text), "--backend", "cpu", "--json"],
-        cwd=REPOSITORY,
-        env={"FOOTPLATE_HOME": str(tmp_path), "FOOTPLATE_MODEL": str(default_model), "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    told = {each["weights"]: each for each in map(json.loads, done.stdout.splitlines())}
+    output = _enginebench("--quality", str(text), "--backend", "cpu", "--json", home=tmp_path, model=default_model)
+    told = {each["weights"]: each for each in map(json.loads, output.splitlines())}
     assert list(told) == ["bfloat16", "int8", "int4", "w8a8"]
     assert all(each["backend"] == "cpu" and each["num_tokens"] > 40 for each in told.values())
     divergences = {weights: each["kl_divergence"] for weights, each in told.items()}

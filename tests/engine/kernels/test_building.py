@@ -179,8 +179,8 @@ def test_weights_of_fewer_bits_are_read_faster(tmp_path: Path, tiny_model: TinyM
     assert weight_bytes("int8") > 1.3 * weight_bytes("int4")
 
 
-def test_torch_is_loaded_before_the_kernels(kernels_folder: Path) -> None:
-    """Both use one OpenMP runtime, which is torch's: two would compete for the processor's cores."""
+def test_the_kernels_bring_no_openmp_runtime_of_their_own(kernels_folder: Path) -> None:
+    """There is torch's alone: two would compete for the processor's cores."""
     program = (
         "import sys; from pathlib import Path; from serving.engine.kernels.loading import load_kernels;"
         "load_kernels(Path(sys.argv[1]));"

@@ -243,11 +243,11 @@ def test_a_step_after_one_that_found_no_memory_is_sound(
     _all_logits(fresh.ours, fresh.contexts(3), chunk=3)
 
     def refuse(*_: object, **__: object) -> None:
-        raise RuntimeError("no memory")
+        raise MemoryError("no memory")
 
     with monkeypatch.context() as refusing:
         refusing.setattr(cpu_model, "zeros_in_large_pages", refuse)
-        with pytest.raises(RuntimeError, match="no memory"):
+        with pytest.raises(MemoryError, match="no memory"):
             _all_logits(fresh.ours, fresh.contexts(300), chunk=300)
     assert torch.equal(torch.cat(_all_logits(fresh.ours, fresh.contexts(300), chunk=300)), expected)
 

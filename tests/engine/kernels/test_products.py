@@ -8,8 +8,14 @@ import torch
 from serving.engine.kernels.library import Library
 from serving.engine.kernels.loading import multiplies_right
 from serving.engine.kernels.matrices import KernelMatrix
-from serving.engine.kernels.packing import INNER_MULTIPLE, padded
-from serving.engine.kernels.quantised import WeightFormat, dequantised, group_of, quantised, rounded_rows
+from serving.engine.kernels.quantised import (
+    WeightFormat,
+    dequantised,
+    group_of,
+    quantised,
+    rounded_rows,
+    rounded_weights,
+)
 
 _FORMATS: tuple[WeightFormat, ...] = ("bfloat16", "int8", "int4", "w8a8")
 
@@ -25,9 +31,7 @@ def _rows(*shape: int) -> torch.Tensor:
 
 def _expected(rows: torch.Tensor, weight: torch.Tensor, weight_format: WeightFormat) -> torch.Tensor:
     """The product in fp64 of what the format makes of both."""
-    whole = padded(weight, 1, INNER_MULTIPLE)
-    meant = whole if weight_format == "bfloat16" else dequantised(quantised(whole, weight_format))
-    return rounded_rows(padded(rows, 1, INNER_MULTIPLE), weight_format) @ meant.double().T
+    return rounded_rows(rows, weight_format) @ rounded_weights(weight, weight_format).double().T
 
 
 def _assert_right(kernels: Library, rows: torch.Tensor, weight: torch.Tensor, weight_format: WeightFormat) -> None:
