@@ -52,10 +52,10 @@ class Tunables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             low=16,
             high=65_536,
         ),
-    ] = 512
+    ] = 192
     max_prefill_chunk: Annotated[
         int, _tunable(about="Tokens of one prompt in one step", unit="tokens", effect="next step", low=1, high=65_536)
-    ] = 256
+    ] = 192
     prefill_share: Annotated[
         float,
         _tunable(

@@ -121,6 +121,7 @@ CONTENDERS: tuple[Contender, ...] = (
     _footplate(OURS, *HTTP_WORKLOADS),
     _footplate(f"{OURS}-int8", "w2", FOOTPLATE_WEIGHTS="int8"),
     _footplate(f"{OURS}-int4", "w2", FOOTPLATE_WEIGHTS="int4"),
+    _footplate(f"{OURS}-w8a8", "w3", FOOTPLATE_WEIGHTS="w8a8"),
     _footplate(f"{OURS}-torch", FOOTPLATE_BACKEND="torch"),
     Contender(
         name="vllm",

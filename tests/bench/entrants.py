@@ -20,8 +20,7 @@ from tests.bench.servers import FootplateServer, Server, start_server
 
 ENGINE_WORKLOADS = ("w1", "w2")
 PRESETS_OF = {"w2": ["mixed"], "w3": ["mixed", "chat"], "w4": ["mixed"], "w5": ["chat", "bulk"]}
-"""What Footplate is set to for a workload, in turn."""
-_PEERS_PROMPTS = "chat"  # a peer gets those that we get with this preset
+"""What Footplate is set to for a workload, in turn. Peers get the prompts and arrivals that the first one gets."""
 _IDLE_SECONDS = 2.0
 _PAUSE_SECONDS = 1.0
 
@@ -94,17 +93,18 @@ def _server_entrants(contender: Contender, server: Server, *, quick: bool) -> li
     """A peer plays all workloads as it is; ours once with each preset of the workload."""
     players = http_load.players(quick=quick)
 
-    def entrant(label: str, workloads: Sequence[str], preset: str) -> Entrant:
+    def entrant(label: str, workloads: Sequence[str], preset: str | None) -> Entrant:
         def measure(workload: str, number: int) -> Mapping[str, Any]:
-            if isinstance(server, FootplateServer):
+            if isinstance(server, FootplateServer) and preset is not None:
                 server.tune(preset)
             time.sleep(_PAUSE_SECONDS)
-            return _played(server, players[workload], seed=seed_of(workload, number, preset))
+            seed = seed_of(workload, number, preset or PRESETS_OF[workload][0])
+            return _played(server, players[workload], seed=seed)
 
         return Entrant(name=label, form="http", workloads=workloads, measure=measure)
 
     if not isinstance(server, FootplateServer):
-        return [entrant(contender.name, contender.http_workloads, _PEERS_PROMPTS)]
+        return [entrant(contender.name, contender.http_workloads, preset=None)]
     return [
         entrant(contender.name if preset == "mixed" else f"{contender.name}, preset {preset}", workloads, preset)
         for preset in PRESETS

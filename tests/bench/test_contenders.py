@@ -29,6 +29,7 @@ def test_where_nothing_is_installed_every_peer_is_missing_by_name(places: Places
         "footplate",
         "footplate-int8",
         "footplate-int4",
+        "footplate-w8a8",
         "footplate-torch",
         "transformers",
     ]

@@ -138,7 +138,7 @@ def test_a_conflict_keeps_the_focus_and_tells_its_age_and_can_be_given_a_reason(
     expect(page.locator("#conflict-accounts time")).to_have_count(2)
     page.keyboard.press("Enter")
     expect(page.locator("#levers-heading")).to_be_focused()
-    expect(page.locator("#lever-max_prefill_chunk")).to_have_value("256")
+    expect(page.locator("#lever-max_prefill_chunk")).to_have_value("192")
 
 
 def test_a_slider_follows_its_number_while_it_has_the_focus(page: Page) -> None:

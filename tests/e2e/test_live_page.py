@@ -195,7 +195,7 @@ def test_two_windows_agree_and_the_later_change_is_refused_with_the_others_diff(
         expect_version(page, before + 2)
         expect(page.locator("#lever-max_prefill_chunk")).to_have_value("128", timeout=A_WHILE_MS)
         expect(page.locator("#lever-batch_window_ms")).to_have_value("5", timeout=A_WHILE_MS)
-    stack.tune(max_prefill_chunk=256, batch_window_ms=0)
+    stack.tune(max_prefill_chunk=192, batch_window_ms=0)
     for page in (mine, theirs):
         expect_version(page, before + 3)
 
