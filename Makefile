@@ -21,7 +21,7 @@ RUN_SLOW := $(CHECKED) OMP_NUM_THREADS=1 $(PYTEST) -q -n 3 --dist loadscope --no
 RUN_WHOLE := $(CHECKED) $(PYTEST) -m "$(WHOLE) and not long"
 
 .DEFAULT_GOAL := help
-.PHONY: help serve bench bench-peers bench-console check static-checks script-tests test test-long
+.PHONY: help serve bench bench-peers bench-console bench-door check static-checks script-tests test test-long
 .PHONY: environment test-environment frontend test-frontend browser python
 
 help: ## show this list
@@ -49,6 +49,9 @@ bench-peers: test-environment ## install what `make bench` compares with, under 
 
 bench-console: test-frontend browser ## measure what the console costs browser and web process
 	@$(CHECKED) $(PY) -m tests.e2e.bench_console
+
+bench-door: test-frontend ## measure overload and flood at the door of the whole product; BENCH=--quick to see that it works
+	@$(CHECKED) $(PY) -m tests.e2e.bench_door $(BENCH)
 
 script-tests: test-frontend
 	@$(FRONTEND) node --test --test-reporter=spec tests/js/*.test.js

@@ -7,6 +7,11 @@ from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
 STEERING = "tuning.add_tunablesversion"
 """Making a version is what changing tunables and rolling back amount to."""
 
+ADMINISTERING = "admission.change_tenant"
+"""Changing a tenant stands for all that is done to tenants, keys and quotas."""
+
+AUDITING = "admission.view_auditentry"
+
 User = AbstractBaseUser | AnonymousUser
 
 
@@ -17,4 +22,18 @@ def may_watch(user: User) -> bool:
 
 def may_steer(user: User) -> bool:
     """Whether the user may change tunables. Blocking: it may read the user's permissions."""
-    return may_watch(user) and bool(getattr(user, "has_perm", lambda _: False)(STEERING))
+    return _may(user, STEERING)
+
+
+def may_administer(user: User) -> bool:
+    """Whether the user may change tenants, keys and quotas. Blocking, as `may_steer`."""
+    return _may(user, ADMINISTERING)
+
+
+def may_audit(user: User) -> bool:
+    """Whether the user may read who changed what of tenants. Blocking, as `may_steer`."""
+    return _may(user, AUDITING)
+
+
+def _may(user: User, permission: str) -> bool:
+    return may_watch(user) and bool(getattr(user, "has_perm", lambda _: False)(permission))

@@ -21,7 +21,13 @@ _GROUPS = {
         "max_long_prefills",
         "order",
     ),
-    "Queue": ("max_queue_requests", "max_queue_tokens", "max_queue_wait_ms"),
+    "Queue": (
+        "max_queue_requests",
+        "max_queue_tokens",
+        "urgent_queue_ratio",
+        "max_queue_wait_ms",
+    ),
+    "Objectives": ("slo_ttft_ms", "slo_itl_ms", "early_reject"),
     "KV memory": ("kv_limit_ratio", "kv_watermark_ratio", "prefix_caching"),
 }
 _REST = "Other"

@@ -16,7 +16,7 @@ from django.views.decorators.http import require_POST
 from dashboard.services import Answer, scope_of, services_of
 from dashboard.sessions import read_operator
 from dashboard.threads import in_thread
-from serving.contracts.errors import DomainError, InvalidValue, QueueFull, Unavailable, UnknownField
+from serving.contracts.errors import DomainError, InvalidValue, PredictedTooLate, QueueFull, Unavailable, UnknownField
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +33,7 @@ _STATUS = {
     "permission_denied": 403,
     "pool_not_found": 404,
     "queue_full": 429,
+    "predicted_too_late": 429,
     "unavailable": 503,
 }
 _HEADERS = {"X-Accel-Buffering": "no"}  # proxies that collect a response would hold its text back
@@ -149,7 +150,7 @@ def _line(value: Any) -> bytes:
 def _refuse(error: Exception) -> HttpResponse:
     description = _describe(error)
     headers = {}
-    if isinstance(error, (QueueFull, Unavailable)):
+    if isinstance(error, (PredictedTooLate, QueueFull, Unavailable)):
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_seconds)))
     return HttpResponse(
         msgspec.json.encode({"error": description}),

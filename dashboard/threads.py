@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import ParamSpec, TypeVar
+from typing import TypeVar
 
 from channels.db import database_sync_to_async
 
+from serving.threads import in_thread
+
+__all__ = ["in_thread", "in_thread_of"]
+
 T = TypeVar("T")
-P = ParamSpec("P")
-
-
-async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What `function` gives, called on one of the event loop's threads."""
-    # Not thread-sensitive: one slow query must not hold up every other page.
-    result: T = await database_sync_to_async(function, thread_sensitive=False)(*args, **kwargs)
-    return result
 
 
 async def in_thread_of(executor: Executor, function: Callable[[], T]) -> T:

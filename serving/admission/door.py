@@ -1,130 +1,255 @@
-"""The waiting room's bounds: permits to wait, leased in Redis, so that all processes share one count.
+"""The door: leave to wait in a pool, and the quotas of tenants and keys, taken together in one call of Redis.
 
-Each permit weighs its sequences and the prompt tokens that they wait with. A lease ends by itself when nobody renews
-it, so that the permits of a process that died come back. All times are Redis's own.
+All processes share one count, and all times are Redis's own. Each permit weighs its sequences and the prompt tokens
+that it waits with, and is charged to its account: one request, and the tokens that it may use at most. The charge is
+settled once, when the request ends, to what was used; a request that never ran is as if it had not come. Until then the
+permit is leased. A lease ends by itself when nobody renews it, so that the permits of a process that died come back,
+and are settled to what the last renewal said.
+
+What is lost at most:
+
+- Redis loses its data: the last minute and what is open are forgotten and begin anew. Sums of the day and the month are
+  taken from the ledger before the next request of the subject is let in. They lack what ended at other processes in the
+  second before, not being stored yet, and what requests that ran at that moment use: that is in the ledger only.
+- A process dies: what its requests used since the last renewal (3 seconds). The ledger lacks all that they used, and
+  what ended in the process's last second, though Redis has it.
+- A first quota is set: requests of the subject that run already are not counted until they are in the ledger.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
-import math
 import uuid
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from serving.admission import door_scripts as scripts
+from serving.admission.accounts import Account, Charge, StaleAccount
+from serving.admission.permits import Permit, Weight
+from serving.admission.refusals import Asked, day_of, queue_full, quota_exceeded
+from serving.admission.spent_before import SpentBefore
+from serving.admission.standing import Standing, bounds_of, counted_charges
 from serving.contracts import keys
-from serving.contracts.errors import QueueFull, Unavailable
+from serving.contracts.accounting import Spent
+from serving.contracts.errors import Unavailable
 from serving.contracts.ids import PoolName
 from serving.contracts.tunables import Tunables
 
 LEASE_SECONDS = 15.0
 """How long a permit lives without being renewed."""
 
-_FALLBACK_RETRY_SECONDS = 5
-_LONGEST_RETRY_SECONDS = 60
+WINDOW_SECONDS = 60.0
+"""The minute of the quotas."""
+
+_ATTEMPTS = 3
+_SECONDS_A_DAY = 86_400
+
+Tell = Callable[[Sequence[Standing]], None]
+"""Who is told where the account's counted charges stand: see `standing.counted_charges`."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Weight:
-    """What a request takes up in the waiting room: sequences, and prompt tokens over all of them."""
+class Books(Protocol):
+    """The durable ledger."""
 
-    sequences: int
-    tokens: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Permit:
-    """Leave to wait in a pool's waiting room."""
-
-    permit_id: str
-    pool: PoolName
-    weight: Weight
+    def note(self, permit: Permit, spent: Spent) -> None:
+        """A request ended that was scheduled. Returns at once; what is noted is stored soon."""
 
 
 class Door:
-    """Owns no state of its own: the permits live in Redis. Used from the event loop of `redis`.
+    """Owns no state of its own: it lives in Redis. Used from the event loop of `redis`.
 
     `enter` is all or nothing. What alone exceeds a bound is refused like what exceeds it together with others: the
     bound is what the operator allowed to wait, and no request is so special that it may wait beyond it.
     """
 
-    def __init__(self, redis: Redis, *, lease_seconds: float = LEASE_SECONDS) -> None:
+    def __init__(
+        self,
+        redis: Redis,
+        *,
+        books: Books | None = None,
+        spent_before: SpentBefore | None = None,
+        lease_seconds: float = LEASE_SECONDS,
+        window_seconds: float = WINDOW_SECONDS,
+    ) -> None:
         self._enter = redis.register_script(scripts.ENTER)
         self._settle = redis.register_script(scripts.SETTLE)
         self._renew = redis.register_script(scripts.RENEW)
         self._release = redis.register_script(scripts.RELEASE)
+        self._close = redis.register_script(scripts.CLOSE)
+        self._standing = redis.register_script(scripts.STANDING)
+        self._seed = redis.register_script(scripts.SEED)
+        self._books = books
+        self._spent_before = spent_before
         self._lease_ms = round(lease_seconds * 1000)
+        self._window_ms = round(window_seconds * 1000)
 
-    async def enter(self, pool: PoolName, weights: Sequence[Weight], *, tunables: Tunables) -> tuple[Permit, ...]:
-        """One permit for each of `weights`, or none at all.
+    async def enter(
+        self,
+        pool: PoolName,
+        weights: Sequence[Weight],
+        *,
+        tunables: Tunables,
+        account: Account | None = None,
+        tell: Tell | None = None,
+    ) -> tuple[Permit, ...]:
+        """One permit for each of `weights`, or none at all, charged to `account`, or else to nobody.
 
-        Raises `QueueFull` where they exceed `max_queue_requests` or `max_queue_tokens` together with all who wait, and
-        `Unavailable` where Redis is out of reach.
+        Raises `QueueFull` where they exceed `max_queue_requests` or `max_queue_tokens` together with all who wait,
+        `QuotaExceeded` where they exceed a quota, `StaleAccount`, and `Unavailable` where Redis or, for a quota of a
+        day or month, the ledger is out of reach.
         """
-        permits = tuple(Permit(uuid.uuid4().hex, pool, weight) for weight in weights)
-        arguments: list[Any] = [self._lease_ms, tunables.max_queue_requests, tunables.max_queue_tokens]
-        for permit in permits:
-            arguments += [permit.permit_id, permit.weight.sequences, permit.weight.tokens]
+        payer = Account() if account is None else account
+        charges = counted_charges(payer)
+        ids = [uuid.uuid4().hex for _ in weights]
+        epoch = "" if payer.epoch is None else f"={payer.epoch}"
+        arguments: list[Any] = [epoch, self._lease_ms, self._window_ms]
+        arguments += [tunables.max_queue_requests, tunables.max_queue_tokens, len(charges), *_bounds(charges)]
+        for permit_id, weight in zip(ids, weights, strict=True):
+            arguments += [permit_id, weight.sequences, weight.tokens, weight.charged_tokens]
+        names = [*_queue_keys(pool), keys.admission_epoch(), *_charge_keys(charges)]
         try:
-            await self._ask(self._enter, pool, arguments, tunables=tunables)
+            answer = await self._enter_knowing(names, arguments, account=payer)
+            now_seconds = self._check(answer, charges, weights=weights, tunables=tunables, tell=tell)
         except asyncio.CancelledError:
             # Redis may have taken them already; whoever was to hold them is gone.
-            await self._give_back(permits)
+            with contextlib.suppress(RedisError, OSError):
+                await self._settle_all(pool, charges, [(permit_id, 0) for permit_id in ids])
             raise
-        return permits
+        day = day_of(now_seconds)
+        return tuple(Permit(name, pool, weight, payer, day) for name, weight in zip(ids, weights, strict=True))
 
-    async def settle(self, permit: Permit, tokens: int, *, tunables: Tunables) -> Permit:
-        """Put the prompt's true number of tokens in place of what was estimated at `enter`.
+    async def settle(self, permit: Permit, weight: Weight, *, tunables: Tunables, tell: Tell | None = None) -> Permit:
+        """Put what is known after tokenising in place of what was estimated at `enter`.
 
-        Raises `QueueFull` where the difference does not fit: the permit then still holds what it held before, and the
-        caller releases it. A permit whose lease ended meanwhile is not brought back.
+        Raises `QueueFull` and `QuotaExceeded` where the difference does not fit: the permit then still holds what it
+        held before, and the caller closes it. A permit whose lease ended meanwhile is not brought back.
         """
-        arguments = [permit.permit_id, permit.weight.sequences, tokens, tunables.max_queue_tokens]
-        await self._ask(self._settle, permit.pool, arguments, tunables=tunables)
-        return dataclasses.replace(permit, weight=Weight(permit.weight.sequences, tokens))
+        charges = counted_charges(permit.account)
+        arguments: list[Any] = [permit.permit_id, weight.sequences, weight.tokens, tunables.max_queue_tokens]
+        arguments += [weight.charged_tokens, self._window_ms, len(charges), *_bounds(charges)]
+        answer = await self._ask(self._settle, [*_queue_keys(permit.pool), *_charge_keys(charges)], arguments)
+        self._check(
+            answer,
+            charges,
+            weights=[weight],
+            tunables=tunables,
+            tell=tell,
+            already_charged=permit.weight.charged_tokens,
+        )
+        return Permit(permit.permit_id, permit.pool, weight, permit.account, permit.day)
 
-    async def renew(self, permits: Sequence[Permit]) -> None:
-        """Extend the leases of permits that are still held; also takes away those whose lease ended."""
-        for pool in {permit.pool for permit in permits}:
-            ids = [permit.permit_id for permit in permits if permit.pool == pool]
-            await self._renew(keys=_keys(pool), args=[self._lease_ms, *ids])
+    async def renew(self, held: Sequence[tuple[Permit, Spent]]) -> None:
+        """Extend the leases of permits that are still held, saying what each has used so far; also takes away those
+        whose lease ended."""
+        groups: dict[tuple[PoolName, tuple[str, ...]], list[Any]] = {}
+        for permit, spent in held:
+            place = (permit.pool, tuple(_charge_keys(counted_charges(permit.account))))
+            groups.setdefault(place, []).extend((permit.permit_id, spent.tokens))
+        for (pool, names), arguments in groups.items():
+            head = [self._lease_ms, self._window_ms, len(names) // 3]
+            await self._renew(keys=[*_queue_keys(pool), *names], args=[*head, *arguments])
 
     async def release(self, permit: Permit) -> None:
-        """Give a permit back. Idempotent."""
-        await self._release(keys=_keys(permit.pool), args=[permit.permit_id])
+        """Leave the waiting room, since the request runs; it goes on to use its account's quotas. Idempotent."""
+        await self._release(keys=_queue_keys(permit.pool), args=[permit.permit_id])
 
-    async def _give_back(self, permits: Sequence[Permit]) -> None:
-        with contextlib.suppress(RedisError, OSError):
-            for permit in permits:
-                await self.release(permit)
+    async def close(self, permit: Permit, spent: Spent, *, still_waits: bool = True) -> None:
+        """Settle a request that ended to what it used; the ledger is told. To be called once a permit: called again,
+        it changes nothing in Redis.
 
-    async def _ask(self, script: Any, pool: PoolName, arguments: list[Any], *, tunables: Tunables) -> None:
+        `still_waits` says that `release` was never called. Where Redis is out of reach, its error is raised after the
+        ledger was told, and the lease ends by itself.
+        """
+        if spent.tokens and self._books is not None:
+            self._books.note(permit, spent)
+        charges = counted_charges(permit.account)
+        if charges or still_waits:
+            await self._settle_all(permit.pool, charges, [(permit.permit_id, spent.tokens)])
+
+    async def standing(self, account: Account) -> list[Standing]:
+        """Where the account's counted charges stand now. Raises Redis's errors."""
+        charges = counted_charges(account)
+        if not charges:
+            return []
+        answer = await self._standing(keys=_charge_keys(charges), args=[self._window_ms])
+        return _standings(answer)
+
+    async def _settle_all(self, pool: PoolName, charges: Sequence[Charge], spent: Iterable[tuple[str, int]]) -> None:
+        arguments: list[Any] = [self._window_ms, len(charges)]
+        for permit_id, tokens in spent:
+            arguments += [permit_id, tokens]
+        await self._close(keys=[*_queue_keys(pool), *_charge_keys(charges)], args=arguments)
+
+    async def _enter_knowing(self, names: list[str], arguments: list[Any], *, account: Account) -> Any:
+        """The answer to `enter`, after what Redis does not know of the day and month was looked up."""
+        charges = counted_charges(account)
+        for _ in range(_ATTEMPTS):
+            answer = await self._ask(self._enter, names, arguments)
+            if answer[0] != b"unknown":
+                return answer
+            for number in answer[1]:
+                await self._look_up(charges[number - 1], now_seconds=answer[3], epoch=account.epoch or "")
+        raise Unavailable("what was used before cannot be told")
+
+    async def _look_up(self, charge: Charge, *, now_seconds: int, epoch: str) -> None:
+        if self._spent_before is None:
+            raise Unavailable("what was used before cannot be told")
+        of_day, of_month = await self._spent_before.look_up(charge, today=day_of(now_seconds))
+        arguments = [self._window_ms, now_seconds // _SECONDS_A_DAY, of_day, of_month, epoch]
+        await self._ask(self._seed, _charge_keys([charge]), arguments)
+
+    async def _ask(self, script: Callable[..., Awaitable[Any]], names: list[str], arguments: list[Any]) -> Any:
         try:
-            answer = await script(keys=_keys(pool), args=arguments)
+            answer = await script(keys=names, args=arguments)
         except (RedisError, OSError) as error:
             raise Unavailable("the queue cannot be reached") from error
         _honour_cancellation()
-        admitted, sequences, tokens, excess, drained_per_1000_seconds = (int(part) for part in answer)
-        if not admitted:
-            raise QueueFull(
-                f"the queue is full: {sequences} of {tunables.max_queue_requests} sequences and "
-                f"{tokens} of {tunables.max_queue_tokens} prompt tokens wait already",
-                retry_after_seconds=estimate_retry_seconds(excess, drained_per_second=drained_per_1000_seconds / 1000),
-            )
+        return answer
+
+    def _check(
+        self,
+        answer: Any,
+        charges: Sequence[Charge],
+        *,
+        weights: Sequence[Weight],
+        tunables: Tunables,
+        tell: Tell | None,
+        already_charged: int = 0,
+    ) -> int:
+        """Raise what an answer says; the time in seconds where it lets in."""
+        word, detail, standings, now_seconds = answer
+        if word == b"stale":
+            raise StaleAccount
+        if tell is not None:
+            tell(_standings(standings))
+        if word == b"queue":
+            raise queue_full(detail, weights=weights, tunables=tunables)
+        if word == b"quota":
+            number, *found = detail
+            asked = Asked(len(weights), sum(weight.charged_tokens for weight in weights), already_charged)
+            raise quota_exceeded(charges[number - 1], found, asked=asked)
+        return int(now_seconds)
 
 
-def estimate_retry_seconds(excess: int, *, drained_per_second: float) -> int:
-    """Seconds until `excess` has left a waiting room that drains at that rate: from 1 to 60, and 5 where nothing is
-    known of the rate."""
-    if drained_per_second <= 0:
-        return _FALLBACK_RETRY_SECONDS
-    return max(1, math.ceil(min(_LONGEST_RETRY_SECONDS, excess / drained_per_second)))
+def _queue_keys(pool: PoolName) -> list[str]:
+    return [keys.permits(pool), keys.permit_weights(pool)]
+
+
+def _charge_keys(charges: Iterable[Charge]) -> list[str]:
+    makers = (keys.quota_book, keys.quota_charges, keys.quota_leases)
+    return [make(charge.subject) for charge in charges for make in makers]
+
+
+def _bounds(charges: Iterable[Charge]) -> list[int | str]:
+    return ["" if bound is None else bound for charge in charges for bound in bounds_of(charge)]
+
+
+def _standings(answer: Sequence[Sequence[int]]) -> list[Standing]:
+    return [Standing(requests, tokens, reset_ms / 1000) for requests, tokens, reset_ms in answer]
 
 
 def _honour_cancellation() -> None:
@@ -136,7 +261,3 @@ def _honour_cancellation() -> None:
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
-
-
-def _keys(pool: PoolName) -> list[str]:
-    return [keys.permits(pool), keys.permit_weights(pool)]

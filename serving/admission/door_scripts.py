@@ -2,13 +2,21 @@
 
 KEYS[1] is a sorted set: permit id by the millisecond at which its lease ends. KEYS[2] is a hash: permit id → its weight
 as `sequences:tokens`; `total:requests` and `total:tokens`, their sums; and `drain:…`, the decayed rates at which
-sequences and tokens left (exponentially weighted with a time constant of 10 s), and when they were last reckoned.
+sequences and tokens left (exponentially weighted with a time constant of 10 s), and when they were last reckoned. What
+follows are the keys of the subjects that are charged, three each: see `serving.admission.quota_scripts`.
+
+Answers are `{word, detail, standings, now}`: whether the request was let in, what stands in its way, where each subject
+stands, and Redis's time in seconds, from which the day follows that is charged.
 """
 
-_COMMON = """
+from serving.admission import quota_scripts
+
+_NOW = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+"""
 
+_QUEUE = """
 local function take_out(id)
   local weight = redis.call('HGET', KEYS[2], id)
   redis.call('ZREM', KEYS[1], id)
@@ -41,72 +49,159 @@ local function refusal(sequences, tokens, max_sequences, max_tokens)
   local by_sequences = math.max(0, over_sequences) * math.max(rate('tokens'), 0.001)
   local by_tokens = math.max(0, over_tokens) * math.max(rate('requests'), 0.001)
   if by_sequences >= by_tokens then
-    return {0, total('requests'), total('tokens'), over_sequences, math.floor(rate('requests') * 1000)}
+    return {total('requests'), total('tokens'), over_sequences, math.floor(rate('requests') * 1000)}
   end
-  return {0, total('requests'), total('tokens'), over_tokens, math.floor(rate('tokens') * 1000)}
+  return {total('requests'), total('tokens'), over_tokens, math.floor(rate('tokens') * 1000)}
+end
+
+local function let_out(id)
+  local before_sequences, before_tokens = rate('requests'), rate('tokens')
+  local sequences, tokens = take_out(id)
+  if sequences == 0 then return end
+  redis.call('HSET', KEYS[2], 'drain:at', now, 'drain:requests', tostring(before_sequences + sequences / 10),
+    'drain:tokens', tostring(before_tokens + tokens / 10))
 end
 """
+
+_ANSWER = """
+local function answer(word, detail, subjects, window)
+  for _, subject in ipairs(subjects) do close_book(subject) end
+  return {word, detail, standings(subjects, window), math.floor(now / 1000)}
+end
+
+-- What the first quota that is exceeded answers; nil where none is.
+local function exceeded_by(subjects, bounds, requests, tokens, window)
+  for i, subject in ipairs(subjects) do
+    local number, used, wait = exceeded(subject, bounds[i], requests, tokens, window)
+    if number then return answer('quota', {i, number, used, wait}, subjects, window) end
+  end
+end
+"""
+
+_COMMON = _NOW + _QUEUE + quota_scripts.COUNT + _ANSWER
 
 ENTER = (
     _COMMON
     + """
-local lease, max_sequences, max_tokens = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-sweep()
-local sequences, tokens = 0, 0
-for i = 4, #ARGV, 3 do
+local epoch = redis.call('GET', KEYS[3]) or ''
+if ARGV[1] ~= '' and ARGV[1] ~= '=' .. epoch then return {'stale', {}, {}, math.floor(now / 1000)} end
+local lease, window = tonumber(ARGV[2]), tonumber(ARGV[3])
+local max_sequences, max_tokens, num_subjects = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local bounds = read_bounds(7, num_subjects)
+local first = 7 + num_subjects * 5
+local requests, sequences, waiting, tokens = 0, 0, 0, 0
+for i = first, #ARGV, 4 do
+  requests = requests + 1
   sequences = sequences + ARGV[i + 1]
-  tokens = tokens + ARGV[i + 2]
+  waiting = waiting + ARGV[i + 2]
+  tokens = tokens + ARGV[i + 3]
 end
-if total('requests') + sequences > max_sequences or total('tokens') + tokens > max_tokens then
-  return refusal(sequences, tokens, max_sequences, max_tokens)
+sweep()
+local subjects = {}
+local unknown = {}
+for i = 1, num_subjects do
+  subjects[i] = open_book(1 + i * 3, window)
+  if is_unknown(subjects[i], bounds[i], ARGV[1] ~= '' and epoch or '') then unknown[#unknown + 1] = i end
 end
-for i = 4, #ARGV, 3 do
-  redis.call('ZADD', KEYS[1], now + lease, ARGV[i])
-  redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1] .. ':' .. ARGV[i + 2])
+if #unknown > 0 then return answer('unknown', unknown, subjects, window) end
+if total('requests') + sequences > max_sequences or total('tokens') + waiting > max_tokens then
+  return answer('queue', refusal(sequences, waiting, max_sequences, max_tokens), subjects, window)
+end
+local refused = exceeded_by(subjects, bounds, requests, tokens, window)
+if refused then return refused end
+for i = first, #ARGV, 4 do
+  local id, amount = ARGV[i], tonumber(ARGV[i + 3])
+  redis.call('ZADD', KEYS[1], now + lease, id)
+  redis.call('HSET', KEYS[2], id, ARGV[i + 1] .. ':' .. ARGV[i + 2])
+  for _, subject in ipairs(subjects) do charge(subject, id, amount, lease) end
 end
 redis.call('HINCRBY', KEYS[2], 'total:requests', sequences)
-redis.call('HINCRBY', KEYS[2], 'total:tokens', tokens)
-return {1, 0, 0, 0, 0}
+redis.call('HINCRBY', KEYS[2], 'total:tokens', waiting)
+for _, subject in ipairs(subjects) do prolong(subject) end
+return answer('in', {}, subjects, window)
 """
 )
+"""KEYS[3] is the epoch, the subjects' keys follow. ARGV: `=` and the epoch that is to be in force, or nothing; lease
+and window in ms; the queue's bounds; the number of subjects, and five bounds of each; then, four for each permit, its
+id, sequences, tokens that wait and tokens that are charged."""
 
 SETTLE = (
     _COMMON
     + """
-local id, tokens, max_tokens = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[4])
+local id, waiting, max_tokens, amount = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local window, num_subjects = tonumber(ARGV[6]), tonumber(ARGV[7])
+local bounds = read_bounds(8, num_subjects)
 local weight = redis.call('HGET', KEYS[2], id)
-if not weight then return {1, 0, 0, 0, 0} end
-local difference = tokens - string.match(weight, ':(%d+)$')
-if difference > 0 and total('tokens') + difference > max_tokens then
-  sweep()
-  if total('tokens') + difference > max_tokens then
-    return refusal(0, difference, math.huge, max_tokens)
+local more_waiting = weight and waiting - string.match(weight, ':(%d+)$') or 0
+if more_waiting > 0 and total('tokens') + more_waiting > max_tokens then sweep() end
+local subjects = {}
+for i = 1, num_subjects do subjects[i] = open_book(i * 3, window) end
+if more_waiting > 0 and total('tokens') + more_waiting > max_tokens then
+  return answer('queue', refusal(0, more_waiting, math.huge, max_tokens), subjects, window)
+end
+for i, subject in ipairs(subjects) do
+  local more = is_open(subject, id) and amount - entry_of(subject, id) or 0
+  if not redis.call('ZSCORE', subject.charges, id) then bounds[i][2] = false end
+  local refused = exceeded_by({subject}, {bounds[i]}, 0, more, window)
+  if refused then
+    refused[2][1] = i
+    return answer('quota', refused[2], subjects, window)
   end
 end
-redis.call('HSET', KEYS[2], id, ARGV[2] .. ':' .. ARGV[3])
-redis.call('HINCRBY', KEYS[2], 'total:tokens', difference)
-return {1, 0, 0, 0, 0}
+if weight then
+  redis.call('HSET', KEYS[2], id, ARGV[2] .. ':' .. ARGV[3])
+  redis.call('HINCRBY', KEYS[2], 'total:tokens', more_waiting)
+end
+for _, subject in ipairs(subjects) do recharge(subject, id, amount) end
+return answer('in', {}, subjects, window)
 """
 )
+"""The subjects' keys begin with KEYS[3]. ARGV: the permit's id, sequences and tokens that wait; the queue's bound of
+those; the tokens that are charged; the window in ms; the number of subjects, and five bounds of each."""
 
 RENEW = (
     _COMMON
     + """
-for i = 2, #ARGV do redis.call('ZADD', KEYS[1], 'XX', now + tonumber(ARGV[1]), ARGV[i]) end
+local lease, window, num_subjects = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+for i = 4, #ARGV, 2 do redis.call('ZADD', KEYS[1], 'XX', now + lease, ARGV[i]) end
 sweep()
-return redis.status_reply('OK')
-"""
-)
-
-RELEASE = (
-    _COMMON
-    + """
-local before_sequences, before_tokens = rate('requests'), rate('tokens')
-local sequences, tokens = take_out(ARGV[1])
-if sequences > 0 then
-  redis.call('HSET', KEYS[2], 'drain:at', now, 'drain:requests', tostring(before_sequences + sequences / 10),
-    'drain:tokens', tostring(before_tokens + tokens / 10))
+for number = 1, num_subjects do
+  local subject = {book = KEYS[number * 3], charges = KEYS[number * 3 + 1], leases = KEYS[number * 3 + 2]}
+  for i = 4, #ARGV, 2 do note_used(subject, ARGV[i], tonumber(ARGV[i + 1]), lease) end
+  prolong(subject)
+  close_book(open_book(number * 3, window))
 end
 return redis.status_reply('OK')
 """
 )
+"""The subjects' keys begin with KEYS[3]. ARGV: lease and window in ms; the number of subjects; then, two for each
+permit, its id and the tokens that it has used so far."""
+
+RELEASE = (
+    _NOW
+    + _QUEUE
+    + """
+let_out(ARGV[1])
+return redis.status_reply('OK')
+"""
+)
+
+CLOSE = (
+    _COMMON
+    + """
+local window, num_subjects = tonumber(ARGV[1]), tonumber(ARGV[2])
+local subjects = {}
+for i = 1, num_subjects do subjects[i] = open_book(i * 3, window) end
+for i = 3, #ARGV, 2 do
+  let_out(ARGV[i])
+  for _, subject in ipairs(subjects) do finish(subject, ARGV[i], tonumber(ARGV[i + 1])) end
+end
+for _, subject in ipairs(subjects) do close_book(subject) end
+return redis.status_reply('OK')
+"""
+)
+"""The subjects' keys begin with KEYS[3]. ARGV: the window in ms; the number of subjects; then, two for each permit, its
+id and the tokens that it used."""
+
+SEED = _NOW + quota_scripts.COUNT + quota_scripts.SEED
+STANDING = _NOW + quota_scripts.COUNT + quota_scripts.STANDING

@@ -1,36 +1,36 @@
-"""Making keys and telling whose they are. No message, log or exception here ever holds a key."""
+"""Making and ending keys. No message, log or exception here ever holds a key.
+
+Blocking: async code calls these through `serving.threads.in_thread`.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
-import hmac
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
-from channels.db import database_sync_to_async
 from django.db import IntegrityError, transaction
+from django.db.models import Q
 from django.utils import timezone
+from redis import Redis
 
-from serving.admission.keys import SCOPES, KeyText, make_key, read_bearer
+from serving.admission.auditing import check_reason, write_down
+from serving.admission.epochs import begin_epoch_on_commit
+from serving.admission.keys import SCOPES, KeyText, make_key
 from serving.admission.models import ApiKey, Tenant
-from serving.contracts.errors import InvalidKey, InvalidValue, PermissionDenied
+from serving.admission.quotas import change_quotas
+from serving.admission.selectors import find_key, find_tenant
+from serving.admission.tenants import ensure_tenant
+from serving.contracts.errors import InvalidValue
+from serving.contracts.quotas import Quotas
+from serving.contracts.texts import is_storable
 
-_NO_DIGEST = "0" * 64
+LONGEST_LABEL = 100
+LAST_USED_SECONDS = 60.0
+"""How far apart two writings of a key's last use are."""
+
 _PREFIX_ATTEMPTS = 5
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Principal:
-    """Who makes a request."""
-
-    tenant: str
-    key_prefix: str
-    scopes: frozenset[str]
-
-    def require(self, *scopes: str) -> None:
-        """Raise `PermissionDenied` unless the key has one of `scopes`."""
-        if self.scopes.isdisjoint(scopes):
-            raise PermissionDenied(f"this needs a key with the scope {' or '.join(scopes)}")
+_LONGEST_LIFE = datetime.timedelta(days=36525)
 
 
 def create_key(
@@ -39,53 +39,108 @@ def create_key(
     """Make a key for the tenant of that name, who is made as well where there is none.
 
     Only its digest is stored: what this returns is the one chance to show it. Raises `InvalidValue` for an unknown
-    scope, none at all, or an empty name.
+    scope, none at all, or a name or label that cannot be stored.
     """
-    wanted = tuple(dict.fromkeys(scopes))
-    if not wanted or not set(wanted) <= set(SCOPES):
-        raise InvalidValue("scopes", list(wanted), "some of " + ", ".join(SCOPES))
-    if not tenant.strip() or len(tenant) > 100:
-        raise InvalidValue("tenant", tenant, "a name of 1 to 100 characters")
-    owner, _ = Tenant.objects.get_or_create(name=tenant)
+    wanted = _checked_scopes(scopes)
+    _check_label(label)
+    _, key = _store_key(ensure_tenant(tenant), label=label, scopes=wanted, expires_at=expires_at)
+    return key
+
+
+def add_key(
+    tenant_id: int,
+    *,
+    author: str,
+    redis: Redis,
+    scopes: Iterable[str],
+    label: str = "",
+    expires_at: datetime.datetime | None = None,
+    quotas: Mapping[str, Any] | None = None,
+    reason: str = "",
+) -> tuple[ApiKey, KeyText]:
+    """Make a key for a tenant; its text is nowhere but in what this returns.
+
+    Raises `TenantNotFound`, and `UnknownField` and `InvalidValue` for what cannot be, an `expires_at` that is over or
+    more than a century away among it. Quotas that bound nothing make no version.
+    """
+    check_reason(reason)
+    wanted = _checked_scopes(scopes)
+    _check_label(label)
+    _check_expiry(expires_at)
+    bounded = Quotas().changed(quotas or {})
+    with transaction.atomic():
+        stored, key = _store_key(find_tenant(tenant_id), label=label, scopes=wanted, expires_at=expires_at)
+        ends = None if expires_at is None else expires_at.isoformat()
+        made = {"label": [None, label], "scopes": [None, list(wanted)], "expires_at": [None, ends]}
+        write_down("key made", stored.tenant, author=author, key_prefix=key.prefix, changes=made, reason=reason)
+        if not bounded.is_empty:
+            change_quotas(tenant_id, quotas or {}, author=author, redis=redis, key_prefix=key.prefix, reason=reason)
+        begin_epoch_on_commit(redis)
+    return stored, key
+
+
+def revoke_key(tenant_id: int, prefix: str, *, author: str, redis: Redis, reason: str = "") -> ApiKey:
+    """End a key for good, at every door at once; one that was ended before stays as it is.
+
+    Raises `TenantNotFound` and `KeyNotFound`.
+    """
+    check_reason(reason)
+    with transaction.atomic():
+        found = find_key(tenant_id, prefix)
+        key = ApiKey.objects.select_for_update(of=("self",)).select_related("tenant").get(pk=found.pk)
+        if key.revoked_at is None:
+            key.revoked_at = timezone.now()
+            key.save(update_fields=["revoked_at"])
+            write_down("key revoked", key.tenant, author=author, key_prefix=prefix, reason=reason)
+        # Told again where it was ended before: Redis may have been out of reach then.
+        begin_epoch_on_commit(redis)
+    return key
+
+
+def note_key_uses(prefixes: Collection[str]) -> None:
+    """Write down that these keys are used now, except of those whose last use was written a moment ago."""
+    now = timezone.now()
+    long_ago = Q(last_used_at=None) | Q(last_used_at__lte=now - datetime.timedelta(seconds=LAST_USED_SECONDS))
+    ApiKey.objects.filter(long_ago, prefix__in=prefixes).update(last_used_at=now)
+
+
+def _store_key(
+    tenant: Tenant, *, label: str, scopes: tuple[str, ...], expires_at: datetime.datetime | None
+) -> tuple[ApiKey, KeyText]:
     for _ in range(_PREFIX_ATTEMPTS):
         key = make_key()
         try:
             with transaction.atomic():
-                ApiKey.objects.create(
-                    tenant=owner,
+                stored = ApiKey.objects.create(
+                    tenant=tenant,
                     label=label,
                     prefix=key.prefix,
                     digest=key.digest,
-                    scopes=list(wanted),
+                    scopes=list(scopes),
                     expires_at=expires_at,
                 )
         except IntegrityError:
             continue  # the prefix was taken
-        return key
+        return stored, key
     raise AssertionError("no free key prefix: the system's randomness is broken")
 
 
-def revoke_key(prefix: str) -> bool:
-    """End a key for good; False where there is no such key, or it was ended before."""
-    return ApiKey.objects.filter(prefix=prefix, revoked_at=None).update(revoked_at=timezone.now()) == 1
+def _checked_scopes(scopes: Iterable[str]) -> tuple[str, ...]:
+    wanted = tuple(dict.fromkeys(scopes))
+    if not wanted or not set(wanted) <= set(SCOPES):
+        raise InvalidValue("scopes", list(wanted), "some of " + ", ".join(SCOPES))
+    return wanted
 
 
-def find_principal(authorization: str | None) -> Principal:
-    """Whose key an `Authorization` header bears; raises `InvalidKey`. Reads the database.
-
-    The key is looked up by its public part, and digests are compared in constant time.
-    """
-    presented = read_bearer(authorization)
-    if presented is None:
-        raise InvalidKey("an API key is needed: Authorization: Bearer fp-…")
-    stored = ApiKey.objects.select_related("tenant").filter(prefix=presented.prefix).first()
-    matches = hmac.compare_digest(presented.digest, stored.digest if stored is not None else _NO_DIGEST)
-    if stored is None or not matches or not stored.is_valid_at(timezone.now()):
-        raise InvalidKey("the API key is unknown, expired or revoked")
-    return Principal(tenant=stored.tenant.name, key_prefix=stored.prefix, scopes=frozenset(stored.scopes))
+def _check_label(label: str) -> None:
+    if not is_storable(label, longest=LONGEST_LABEL):
+        raise InvalidValue("label", label, f"a text of up to {LONGEST_LABEL} characters, without NUL and API keys")
 
 
-async def authenticate(authorization: str | None) -> Principal:
-    """`find_principal` on a thread, whose database connection is given back before this returns."""
-    principal: Principal = await database_sync_to_async(find_principal, thread_sensitive=False)(authorization)
-    return principal
+def _check_expiry(expires_at: datetime.datetime | None) -> None:
+    if expires_at is None:
+        return
+    now = timezone.now()
+    if timezone.is_naive(expires_at) or not now < expires_at <= now + _LONGEST_LIFE:
+        bounds = "a moment from now to a century from now, with its offset from UTC"
+        raise InvalidValue("expires_at", expires_at.isoformat(), bounds)

@@ -14,7 +14,7 @@ from ninja.openapi.schema import OpenAPISchema
 from ninja.operation import Operation
 from pydantic import BaseModel
 
-from serving.api import completions, health, models, ops
+from serving.api import completions, health, models, ops, tenant_keys, tenants, tokenizing
 from serving.api.auth import KeyWithScope
 from serving.api.bodies import ChatCompletion, ChatCompletionChunk, Completion, Model, ModelList
 from serving.api.compatibility import describe_compatibility
@@ -23,7 +23,16 @@ from serving.api.mapping import DEFAULT_COMPLETION_TOKENS
 from serving.api.validation import StrictParser, domain_error_of
 from serving.contracts.errors import DomainError
 
-_DOCUMENTED = (ChatCompletion, ChatCompletionChunk, Completion, ErrorEnvelope, Model, ModelList)
+_DOCUMENTED = (
+    ChatCompletion,
+    ChatCompletionChunk,
+    Completion,
+    tokenizing.Detokenized,
+    ErrorEnvelope,
+    Model,
+    ModelList,
+    tokenizing.Tokenized,
+)
 _REFERENCE = "#/components/schemas/{name}"
 
 _DESCRIPTION = f"""
@@ -36,6 +45,11 @@ tokens, and a chat completion the rest of the context.
 
 **Streams** begin when the request is first scheduled; until then, failures have their own status. Later failures are
 events of the form `{{"error": …}}`, after which the stream ends without `[DONE]`.
+
+**Quotas.** A request reserves its prompt and, for each choice, its longest answer, and counts with what it used once it
+ended. What is too much is a 429 with `rate_limit_exceeded` (a minute, or at once) or `insufficient_quota` (a day, a
+month) and `Retry-After`. Answers under `/v1` bear `x-ratelimit-limit-requests`, `…-remaining-requests`,
+`…-reset-requests` and the same of `tokens`, where a minute has such a quota.
 
 **Fields.** {describe_compatibility()}
 """
@@ -83,16 +97,23 @@ def build_api() -> NinjaAPI:
         api.add_exception_handler(kind, _answer_with_problem)
     _add_generation(api)
     _add_steering(api)
+    _add_tenants(api)
     _add_health(api)
     return api
 
 
 def _add_generation(api: NinjaAPI) -> None:
     post = functools.partial(api.post, auth=KeyWithScope("generate"), tags=["generation"])
-    post("/v1/completions", openapi_extra=_answers(Completion, Completion))(completions.create_completion)
-    post("/v1/chat/completions", openapi_extra=_answers(ChatCompletion, ChatCompletionChunk))(
+    # Only what always goes on to the door: all else asks for the epoch before the key opens.
+    post_at_the_door = functools.partial(post, auth=KeyWithScope("generate", at_the_door=True))
+    post_at_the_door("/v1/completions", openapi_extra=_answers(Completion, Completion))(completions.create_completion)
+    post_at_the_door("/v1/chat/completions", openapi_extra=_answers(ChatCompletion, ChatCompletionChunk))(
         completions.create_chat_completion
     )
+    post("/v1/embeddings", openapi_extra=_answers(None))(tokenizing.create_embeddings)
+    tokenize, detokenize = tokenizing.build_text_views(tokenizing.Places())
+    post("/tokenize", openapi_extra=_answers(tokenizing.Tokenized))(tokenize)
+    post("/detokenize", openapi_extra=_answers(tokenizing.Detokenized))(detokenize)
     get = functools.partial(api.get, auth=KeyWithScope("generate", "observe", "operate"), tags=["models"])
     get("/v1/models", openapi_extra=_answers(ModelList))(models.list_models)
     get("/v1/models/{path:model}", openapi_extra=_answers(Model))(models.get_model)
@@ -111,18 +132,40 @@ def _add_steering(api: NinjaAPI) -> None:
     api.post("/ops/v1/pools/{pool}/tunables/rollback", **write)(ops.roll_back_tunables)
 
 
+def _add_tenants(api: NinjaAPI) -> None:
+    plain: dict[str, Any] = {"auth": KeyWithScope("admin"), "tags": ["tenants"], "openapi_extra": _answers(None)}
+    making = {**plain, "openapi_extra": _answers(None, status=201)}
+    tenant, key = "/ops/v1/tenants/{tenant_id}", "/ops/v1/tenants/{tenant_id}/keys/{prefix}"
+    api.get("/ops/v1/tenants", **plain)(tenants.list_tenants)
+    api.post("/ops/v1/tenants", **making)(tenants.create_tenant)
+    api.get(tenant, **plain)(tenants.show_tenant)
+    api.patch(tenant, **plain)(tenants.change_tenant)
+    api.get(f"{tenant}/usage", **plain)(tenants.show_usage)
+    api.get(f"{tenant}/audit", **plain)(tenants.show_audit)
+    api.get(f"{tenant}/quotas/versions", **plain)(tenants.list_tenant_quota_versions)
+    api.post(f"{tenant}/quotas/rollback", **plain)(tenants.roll_back_tenant_quotas)
+    api.get(f"{tenant}/keys", **plain)(tenant_keys.list_keys)
+    api.post(f"{tenant}/keys", **making)(tenant_keys.create_key)
+    api.get(key, **plain)(tenant_keys.show_key)
+    api.patch(key, **plain)(tenant_keys.change_key)
+    api.delete(key, **plain)(tenant_keys.delete_key)
+    api.post(f"{key}/revoke", **plain)(tenant_keys.revoke_key)
+    api.get(f"{key}/quotas/versions", **plain)(tenant_keys.list_key_quota_versions)
+    api.post(f"{key}/quotas/rollback", **plain)(tenant_keys.roll_back_key_quotas)
+
+
 def _add_health(api: NinjaAPI) -> None:
     api.get("/healthz", tags=["health"], openapi_extra=_answers(None))(health.check_health)
     api.get("/readyz", tags=["health"], openapi_extra=_answers(None))(health.check_readiness)
 
 
-def _answers(whole: type | None, event: type | None = None) -> dict[str, Any]:
+def _answers(whole: type | None, event: type | None = None, *, status: int = 200) -> dict[str, Any]:
     content: dict[str, Any] = {"application/json": {"schema": _schema_of(whole)}}
     if event is not None:
         content["text/event-stream"] = {"schema": _schema_of(event)}
     return {
         "responses": {
-            200: {"description": "OK", "content": content},
+            status: {"description": "OK", "content": content},
             "default": {
                 "description": "Any error",
                 "content": {"application/json": {"schema": _schema_of(ErrorEnvelope)}},

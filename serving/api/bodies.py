@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from serving.api.logprobs import ChatLogprobs, CompletionLogprobs, PromptLogprobs
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True):
@@ -27,12 +27,39 @@ class UsageBody(msgspec.Struct, frozen=True):
     prompt_tokens_details: PromptTokensDetails
 
 
+class TimingsBody(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a request took, in milliseconds: waiting until it was first scheduled, until its first token, and until
+    its last; and what of the prompt was found in the KV cache, and how often it was preempted."""
+
+    queue_ms: float
+    prefill_ms: float
+    decode_ms: float
+    num_cached_tokens: int
+    num_preemptions: int
+
+
+class FunctionCall(msgspec.Struct, frozen=True):
+    """A function, and its arguments in JSON as the model wrote them, which may not be what they should be."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that the model wants to be made."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
 class ChatMessage(msgspec.Struct, frozen=True):
-    """What the model said."""
+    """What the model said. `content` is null where it said nothing but calls."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None = None
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
@@ -54,6 +81,23 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[ChatChoice]
     usage: UsageBody
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    timings: TimingsBody | UnsetType = UNSET
+
+
+class FunctionCallDelta(msgspec.Struct, frozen=True):
+    """What a chunk adds to a function's arguments; its name comes first."""
+
+    name: str | UnsetType = UNSET
+    arguments: str | UnsetType = UNSET
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """What a chunk adds to a call; its id comes first."""
+
+    index: int
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+    function: FunctionCallDelta
 
 
 class ChatDelta(msgspec.Struct, frozen=True):
@@ -61,6 +105,7 @@ class ChatDelta(msgspec.Struct, frozen=True):
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True):
@@ -81,6 +126,7 @@ class ChatCompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[ChatChunkChoice]
     usage: UsageBody | UnsetType | None = UNSET
+    timings: TimingsBody | UnsetType = UNSET
 
 
 class CompletionChoice(msgspec.Struct, frozen=True):
@@ -102,6 +148,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[CompletionChoice]
     usage: UsageBody | UnsetType | None = UNSET
+    timings: TimingsBody | UnsetType = UNSET
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):

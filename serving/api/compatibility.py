@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 from serving.api.errors import UnsupportedField
 
-LABELS = frozenset({"user", "safety_identifier", "prompt_cache_key", "service_tier"})
+LABELS = frozenset({"user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "service_tier"})
 """Fields that may hold any text: they say something about the request, and ask for nothing."""
 
 NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
+    "audio": (),
     "best_of": (1,),
     "function_call": ("none", "auto"),
     "functions": ([],),
-    "modalities": (["text"],),
+    "modalities": (["text"], []),
+    "moderation": (),
     "parallel_tool_calls": (True, False),
     "prediction": (),
-    "response_format": ({"type": "text"},),
+    "prompt_cache_options": ({},),
+    "reasoning_effort": ("none",),
     "store": (False,),
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
+    "verbosity": ("medium",),
+    "web_search_options": (),
 }
-"""Fields that would change the answer, and the values (beside null) with which they do not."""
+"""Fields that would change the answer, and the values (beside null) with which they do not; each counts where the
+endpoint has no field of this name."""
 
 _LONGEST_LABEL = 512
 
 
-def drop_fields_without_effect(body: dict[str, Any]) -> dict[str, Any]:
-    """`body` without the fields that have no effect; raises `UnsupportedField` for one that asks for an effect."""
-    return {name: value for name, value in body.items() if not _has_no_effect(name, value)}
+def drop_fields_without_effect(body: dict[str, Any], *, supported: Container[str]) -> dict[str, Any]:
+    """`body` without the fields that have no effect; raises `UnsupportedField` for one that asks for an effect.
+
+    Those that are `supported` have one.
+    """
+    return {name: value for name, value in body.items() if name in supported or not _has_no_effect(name, value)}
 
 
 def _has_no_effect(name: str, value: Any) -> bool:
@@ -58,6 +68,6 @@ def describe_compatibility() -> str:
     labels = ", ".join(f"`{name}`" for name in sorted({*LABELS, "metadata"}))
     neutral = ", ".join(f"`{name}`" for name in NEUTRAL_VALUES)
     return (
-        f"Accepted without effect: {labels}. Accepted only with the value that changes nothing (or null), and refused "
-        f"by name otherwise: {neutral}. Any other field that is not listed here is refused."
+        f"Accepted without effect: {labels}. Where the endpoint's own list does not have them, accepted only with the "
+        f"value that changes nothing (or null), and refused by name otherwise: {neutral}. Any other field is refused."
     )

@@ -15,6 +15,7 @@ from serving.api.mapping import messages_of, num_choices_of, prompts_of
 from serving.api.prompts import chat_prompt, plain_prompt
 from serving.api.responses import ChatShape, CompletionShape
 from serving.api.schemas import ChatCompletionRequest, CompletionRequest
+from serving.api.tools import tool_use_of
 
 if TYPE_CHECKING:
     from serving.gateway.pools import PoolView
@@ -30,6 +31,7 @@ async def create_completion(request: HttpRequest, body: CompletionRequest) -> Ht
         model=body.model,
         include_usage=body.include_usage,
         tells_prompt=body.prompt_logprobs is not None,
+        tells_timings=body.timings is True,
         echo=_echo_of(body, pool) if body.echo else None,
     )
     return await answer(request, body, pool=pool, prompts=prompts, shape=shape)
@@ -39,15 +41,19 @@ async def create_chat_completion(request: HttpRequest, body: ChatCompletionReque
     """Answer a conversation, by the model's own chat template."""
     services = services_of(request)
     pool = find_pool_for(services, body)
-    prompt = chat_prompt(pool, messages_of(body), template=services.chat_templates[pool.model], param="messages")
+    template = services.chat_templates[pool.model]
+    tool_use = tool_use_of(body, template=template)
+    tools = None if tool_use is None else tool_use.shown
+    prompt = chat_prompt(pool, messages_of(body), template=template, param="messages", tools=tools)
     shape = ChatShape(
         request_id=scope_of(request).request_id,
         created=int(time.time()),
         model=body.model,
         include_usage=body.include_usage,
         tells_prompt=body.prompt_logprobs is not None,
+        tells_timings=body.timings is True,
     )
-    return await answer(request, body, pool=pool, prompts=[prompt], shape=shape)
+    return await answer(request, body, pool=pool, prompts=[prompt], shape=shape, tool_use=tool_use)
 
 
 def _echo_of(body: CompletionRequest, pool: PoolView) -> Echo:

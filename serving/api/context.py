@@ -11,10 +11,14 @@ from django.http import HttpRequest
 from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 
+from serving.admission.authenticator import Authenticator
+from serving.admission.door import Door
 from serving.admission.drain import DrainState
-from serving.admission.services import Principal
-from serving.contracts.ids import RequestId
+from serving.admission.principals import Principal
+from serving.api.rate_limits import KnownLimits
+from serving.contracts.ids import PoolName, RequestId
 from serving.gateway.generation import ChoiceDelta, Generation, Usage
+from serving.gateway.text.tool_calls import ToolCallFormat
 
 if TYPE_CHECKING:
     from serving.api.starting import Starter
@@ -35,6 +39,11 @@ class Stream(Protocol):
         """End what still runs. Idempotent."""
 
     @property
+    def num_ahead(self) -> int | None:
+        """While it waits: sequences that its engine is to serve before it, as last heard; None where none has it."""
+        ...
+
+    @property
     def usage(self) -> Usage:
         """Tokens so far; final after the last choice ended."""
         ...
@@ -45,6 +54,10 @@ class RequestGateway(Protocol):
 
     def generate(self, generation: Generation, *, permit: Any = None) -> Stream:
         """Start a request now."""
+        ...
+
+    def keeps_waiting(self, pool: PoolName, tenant: str) -> bool:
+        """Whether any of the tenant's requests of this process waits in the pool."""
         ...
 
     def pool_of(self, model: str) -> PoolView | None:
@@ -62,7 +75,18 @@ class RequestGateway(Protocol):
 class Template(Protocol):
     """A model's chat template."""
 
-    def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool) -> str:
+    @property
+    def tool_call_format(self) -> ToolCallFormat | None:
+        """How the model writes calls of tools; None where it takes no tools."""
+        ...
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool,
+    ) -> str:
         """The prompt's text; raises a `DomainError` with the template's own reason where it refuses the messages."""
         ...
 
@@ -77,7 +101,13 @@ class ApiServices(Protocol):
     def blocking_redis(self) -> BlockingRedis: ...
 
     @property
+    def authenticator(self) -> Authenticator: ...
+
+    @property
     def gateway(self) -> RequestGateway: ...
+
+    @property
+    def door(self) -> Door: ...
 
     @property
     def starter(self) -> Starter: ...
@@ -97,11 +127,13 @@ class ApiServices(Protocol):
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RequestScope:
     """One HTTP request. `arrived_at` is in seconds of this process's monotonic clock; `cleanup` runs when the request
-    ends, whatever its end is: answered, refused, cancelled before or after the response began."""
+    ends, whatever its end is: answered, refused, cancelled before or after the response began. `rate_limits` are told
+    in the answer's headers."""
 
     request_id: RequestId
     arrived_at: float
     cleanup: contextlib.AsyncExitStack
+    rate_limits: KnownLimits
 
 
 def services_of(request: HttpRequest) -> ApiServices:
@@ -117,3 +149,9 @@ def scope_of(request: HttpRequest) -> RequestScope:
 def principal_of(request: HttpRequest) -> Principal:
     """Whose key the request bears; set once the key was checked."""
     return cast(Principal, cast(Any, request).auth)
+
+
+def author_of(request: HttpRequest) -> str:
+    """Whose doing it is, for versions and audits."""
+    principal = principal_of(request)
+    return f"{principal.tenant}, key {principal.key_prefix}"

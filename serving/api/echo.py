@@ -46,6 +46,11 @@ class PromptOnlyStream(AsyncIterator[ChoiceDelta]):
         await self._stream.aclose()
 
     @property
+    def num_ahead(self) -> int | None:
+        """As the stream's own."""
+        return self._stream.num_ahead
+
+    @property
     def usage(self) -> Usage:
         """The prompt's tokens."""
         return dataclasses.replace(self._stream.usage, completion_tokens=0)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from serving.api.context import ApiServices, RequestScope
+from serving.api.rate_limits import KnownLimits
 from serving.contracts.ids import RequestId
 
 Message = dict[str, Any]
@@ -23,8 +24,9 @@ class Entrance:
     """Owns nothing: wraps an ASGI application on whatever event loop calls it.
 
     Puts the services into `scope["footplate"]` and, for HTTP, a `RequestScope` into `scope["footplate.request"]`. Every
-    response bears `x-request-id`. That id is made here: a client's own `X-Request-Id` is never an identity, since two
-    clients may choose the same one; a short printable one is given back as `x-client-request-id`.
+    response bears `x-request-id`, and under `/v1` what is left of a minute's quotas. That id is made here: a client's
+    own `X-Request-Id` is never an identity, since two clients may choose the same one; a short printable one is given
+    back as `x-client-request-id`.
     """
 
     def __init__(self, application: Application, services: ApiServices) -> None:
@@ -38,17 +40,19 @@ class Entrance:
             await self._application(inner_scope, receive, send)
             return
         request_id = RequestId(f"req_{uuid.uuid4().hex}")
+        rate_limits = KnownLimits()
         extra_headers = [(b"x-request-id", request_id.encode()), *_echo_client_id(scope["headers"])]
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message = {**message, "headers": _with(list(message.get("headers", ())), extra_headers)}
+                limits = await rate_limits.headers(self._services.door) if scope["path"].startswith("/v1/") else []
+                message = {**message, "headers": _with(list(message.get("headers", ())), [*extra_headers, *limits])}
             await send(message)
 
         # Whoever is cancelled, and wherever, what a request holds is given up when this block is left.
         async with contextlib.AsyncExitStack() as cleanup:
             inner_scope["footplate.request"] = RequestScope(
-                request_id=request_id, arrived_at=time.monotonic(), cleanup=cleanup
+                request_id=request_id, arrived_at=time.monotonic(), cleanup=cleanup, rate_limits=rate_limits
             )
             await self._application(inner_scope, receive, send_with_headers)
 

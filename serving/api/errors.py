@@ -8,11 +8,12 @@ import math
 from collections.abc import Mapping
 
 import msgspec
-from django.core.exceptions import BadRequest, RequestDataTooBig
+from django.core.exceptions import BadRequest, RequestDataTooBig, SuspiciousOperation
 from django.http import Http404, HttpResponse
 from ninja.errors import HttpError
 
-from serving.contracts.errors import DomainError, QueueFull, Unavailable
+from serving.contracts.errors import DomainError
+from serving.contracts.texts import without_secrets
 
 logger = logging.getLogger(__name__)
 
@@ -23,13 +24,20 @@ _STATUS_AND_TYPE = {
     "unsupported_field": (400, "invalid_request_error"),
     "invalid_json": (400, "invalid_request_error"),
     "context_length_exceeded": (400, "invalid_request_error"),
+    "prompt_too_long": (400, "invalid_request_error"),
     "invalid_api_key": (401, "authentication_error"),
     "permission_denied": (403, "permission_error"),
     "model_not_found": (404, "invalid_request_error"),
     "pool_not_found": (404, "invalid_request_error"),
+    "tenant_not_found": (404, "invalid_request_error"),
+    "key_not_found": (404, "invalid_request_error"),
+    "name_taken": (409, "conflict_error"),
     "stale_version": (409, "conflict_error"),
     "unsupported_media_type": (415, "invalid_request_error"),
     "queue_full": (429, "rate_limit_error"),
+    "predicted_too_late": (429, "rate_limit_error"),
+    "rate_limit_exceeded": (429, "rate_limit_error"),
+    "insufficient_quota": (429, "rate_limit_error"),
     "queue_timeout": (408, "overloaded_error"),
     "unavailable": (503, "overloaded_error"),
     "engine_error": (500, "server_error"),
@@ -41,7 +49,6 @@ _STATUS_CODES = {
     413: ("request_too_large", "the request's body is too large"),
     500: ("internal_error", "the server failed to answer; the request id tells its operator more"),
 }
-_QUEUE_TIMEOUT_RETRY_SECONDS = 5.0
 
 
 class MissingField(DomainError):
@@ -111,7 +118,7 @@ def problem_of(error: BaseException) -> Problem:
         return problem_of_status(413)
     if isinstance(error, Http404):
         return problem_of_status(404)
-    if isinstance(error, BadRequest):
+    if isinstance(error, (BadRequest, SuspiciousOperation)):
         return problem_of_status(400)
     logger.error("a request failed", exc_info=error)
     return problem_of_status(500)
@@ -129,14 +136,17 @@ def _problem_of_domain_error(error: DomainError) -> Problem:
         logger.error("no HTTP status is known for %s", error.code, exc_info=error)
         return problem_of_status(500)
     status, kind = _STATUS_AND_TYPE[error.code]
-    return Problem(status, Error(error.message, kind, error.param, error.code), _headers_of(error))
+    # Who sent a key in the wrong place may show the answer to others.
+    param = None if error.param is None else without_secrets(error.param)
+    return Problem(status, Error(without_secrets(error.message), kind, param, error.code), _headers_of(error))
 
 
 def _headers_of(error: DomainError) -> dict[str, str]:
-    if isinstance(error, (QueueFull, Unavailable)):
-        return {"Retry-After": str(max(1, math.ceil(error.retry_after_seconds)))}
-    if error.code == "queue_timeout":
-        return {"Retry-After": str(math.ceil(_QUEUE_TIMEOUT_RETRY_SECONDS))}
+    retry_after_seconds = getattr(error, "retry_after_seconds", None)
+    if retry_after_seconds is not None:
+        headers = {"Retry-After": str(max(1, math.ceil(retry_after_seconds)))}
+        # Clients that know the header (OpenAI's do) would else try again in vain.
+        return headers | {"x-should-retry": "false"} if getattr(error, "is_final", False) else headers
     if error.code == "invalid_api_key":
         return {"WWW-Authenticate": "Bearer"}
     return {}

@@ -11,23 +11,34 @@ from typing import TYPE_CHECKING
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
+from serving.api.answers import Answer
+from serving.api.best import best_answers
 from serving.api.context import ApiServices, Stream, principal_of, scope_of, services_of
 from serving.api.echo import PromptOnlyStream
 from serving.api.mapping import (
+    DEFAULT_COMPLETION_TOKENS,
     check_request,
     choose_seed,
     is_prompt_only,
+    limit_of,
     num_choices_of,
+    num_logprobs_of,
     num_prompt_logprobs_of,
+    num_sequences_of,
+    picks_best,
     sampling_of,
     stops_of,
 )
+from serving.api.parts import finish_reason_of
 from serving.api.prompts import Prompt
-from serving.api.responses import Answer, Shape
-from serving.api.schemas import GenerationRequest
+from serving.api.responses import Shape
+from serving.api.schemas import CompletionRequest, GenerationRequest
 from serving.api.shared_prompts import SharedPromptStream
-from serving.api.starting import NewRequest
+from serving.api.starting import NewRequest, Output
 from serving.api.streaming import open_event_stream
+from serving.api.structured import checked, grammar_of
+from serving.api.tool_streams import ToolCallStream, calls_together
+from serving.api.tools import ToolUse
 from serving.contracts.errors import EngineFailure, ModelNotFound
 from serving.gateway.generation import ChoiceDelta
 
@@ -37,25 +48,39 @@ if TYPE_CHECKING:
 
 def find_pool_for(services: ApiServices, body: GenerationRequest) -> PoolView:
     """The pool that serves the model asked for; raises `ModelNotFound` and what is wrong with the request itself."""
-    pool = services.gateway.pool_of(body.model)
-    if pool is None:
-        raise ModelNotFound(f"the model {body.model!r} does not exist: /v1/models lists those that do", param="model")
+    pool = find_pool_of_model(services, body.model)
     check_request(body, vocab_size=pool.text_model.vocab_size)
     return pool
 
 
+def find_pool_of_model(services: ApiServices, model: str) -> PoolView:
+    """The pool that serves `model`; raises `ModelNotFound`."""
+    pool = services.gateway.pool_of(model)
+    if pool is None:
+        raise ModelNotFound(f"the model {model!r} does not exist: /v1/models lists those that do", param="model")
+    return pool
+
+
 async def answer(
-    request: HttpRequest, body: GenerationRequest, *, pool: PoolView, prompts: Sequence[Prompt], shape: Shape
+    request: HttpRequest,
+    body: GenerationRequest,
+    *,
+    pool: PoolView,
+    prompts: Sequence[Prompt],
+    shape: Shape,
+    tool_use: ToolUse | None = None,
 ) -> HttpResponseBase:
     """Run a request and answer it, streamed or whole. What it holds is given up with the HTTP request at the latest."""
     services, scope = services_of(request), scope_of(request)
-    new_request = _new_request(request, body, pool=pool, prompts=prompts)
+    new_request = _new_request(request, body, pool=pool, prompts=prompts, tool_use=tool_use)
     stream = await services.starter.start(new_request, cleanup=scope.cleanup)
     if num_prompt_logprobs_of(body) is not None:
-        stream = SharedPromptStream(stream, choices_each=num_choices_of(body))
+        stream = SharedPromptStream(stream, choices_each=num_sequences_of(body))
     if is_prompt_only(body):
         stream = PromptOnlyStream(stream)
-    num_choices = len(prompts) * num_choices_of(body)
+    if tool_use is not None:
+        stream = ToolCallStream(stream, tool_use, request_id=scope.request_id)
+    num_choices = len(prompts) * num_sequences_of(body)
     if body.stream:
         return await open_event_stream(
             stream,
@@ -65,43 +90,79 @@ async def answer(
             hold_seconds=services.header_hold_seconds,
             cleanup=scope.cleanup,
         )
-    content = await _collect(stream, shape, num_choices=num_choices)
+    answers = await _collect(stream, num_choices=num_choices)
+    if picks_best(body):
+        answers = best_answers(
+            answers,
+            wanted=num_choices_of(body),
+            generated=num_sequences_of(body),
+            tells_logprobs=num_logprobs_of(body) is not None,
+        )
+    content = await _shape_whole(answers, stream, shape)
     return HttpResponse(content, content_type="application/json")
 
 
 def _new_request(
-    request: HttpRequest, body: GenerationRequest, *, pool: PoolView, prompts: Sequence[Prompt]
+    request: HttpRequest,
+    body: GenerationRequest,
+    *,
+    pool: PoolView,
+    prompts: Sequence[Prompt],
+    tool_use: ToolUse | None,
 ) -> NewRequest:
-    scope = scope_of(request)
+    services, scope, principal = services_of(request), scope_of(request), principal_of(request)
+    forced = None if tool_use is None else tool_use.grammar
+    grammar = forced or grammar_of(body)
+    params_for = functools.partial(
+        sampling_of, body, max_context_tokens=pool.max_model_len, seed=choose_seed(body), grammar=grammar
+    )
     return NewRequest(
         request_id=scope.request_id,
         pool=pool,
-        tenant=principal_of(request).tenant,
-        prompts=prompts,
-        num_choices=num_choices_of(body),
-        params_for=functools.partial(sampling_of, body, max_context_tokens=pool.max_model_len, seed=choose_seed(body)),
+        tenant=principal.tenant,
+        prompts=checked(prompts, grammar, text_model=pool.text_model, param="tools" if forced is not None else None),
+        num_choices=num_sequences_of(body),
+        params_for=params_for,
         stop=stops_of(body),
         arrived_at=scope.arrived_at,
+        output=_output_of(body),
+        account=principal.account,
+        read_account=functools.partial(services.authenticator.account_of, principal.key_prefix),
+        tell=scope.rate_limits.set,
         priority=body.priority or 0,
         cache_salt=body.cache_salt or "",
+        timeout_seconds=body.timeout,
     )
 
 
-async def _collect(stream: Stream, shape: Shape, *, num_choices: int) -> bytes:
+def _output_of(body: GenerationRequest) -> Output:
+    wanted = limit_of(body)
+    if is_prompt_only(body):
+        return Output(1)
+    if wanted is not None:
+        field = "max_completion_tokens" if getattr(body, "max_completion_tokens", None) is not None else "max_tokens"
+        return Output(wanted, field)
+    return Output(DEFAULT_COMPLETION_TOKENS if isinstance(body, CompletionRequest) else None)
+
+
+async def _collect(stream: Stream, *, num_choices: int) -> list[Answer]:
     gathered: list[list[ChoiceDelta]] = [[] for _ in range(num_choices)]
     try:
         async for delta in stream:
             gathered[delta.choice].append(delta)
     finally:
         await stream.aclose()
-    answers = [_whole(deltas) for deltas in gathered]
+    return [_whole(deltas) for deltas in gathered]
+
+
+async def _shape_whole(answers: Sequence[Answer], stream: Stream, shape: Shape) -> bytes:
     if all(answer.logprobs is None and answer.prompt is None for answer in answers):
         return shape.whole(answers, stream.usage)
     return await asyncio.to_thread(shape.whole, answers, stream.usage)
 
 
 def _whole(deltas: Sequence[ChoiceDelta]) -> Answer:
-    if not deltas or (reason := deltas[-1].finish_reason) is None:
+    if not deltas or (reason := finish_reason_of(deltas[-1])) is None:
         raise EngineFailure("the answer ended before all of its choices did")
     logprobs = [delta.logprobs for delta in deltas if delta.logprobs is not None]
     return Answer(
@@ -109,4 +170,5 @@ def _whole(deltas: Sequence[ChoiceDelta]) -> Answer:
         finish_reason=reason,
         logprobs=tuple(itertools.chain.from_iterable(logprobs)) if logprobs else None,
         prompt=next((delta.prompt for delta in deltas if delta.prompt is not None), None),
+        calls=calls_together(deltas),
     )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-from serving.api.schemas import ChatCompletionRequest, CompletionRequest, GenerationRequest, Message
+import msgspec
+
+from serving.api.schemas import ChatCompletionRequest, CompletionRequest, GenerationRequest, Message, StreamOptions
 from serving.contracts.errors import ContextLengthExceeded, InvalidValue
-from serving.contracts.sampling import MAX_SEED, SamplingParams
+from serving.contracts.sampling import MAX_SEED, Grammar, SamplingParams
 
 DEFAULT_COMPLETION_TOKENS = 16
 MAX_TOLD_OF_PROMPTS = 200_000
@@ -21,6 +23,16 @@ _MESSAGE_OVERHEAD_TOKENS = 8
 def num_choices_of(request: GenerationRequest) -> int:
     """How many texts are wanted for a prompt."""
     return 1 if request.n is None else request.n
+
+
+def num_sequences_of(request: GenerationRequest) -> int:
+    """How many texts are generated for a prompt."""
+    return max(num_choices_of(request), (isinstance(request, CompletionRequest) and request.best_of) or 0)
+
+
+def picks_best(request: GenerationRequest) -> bool:
+    """Whether more is generated than is given."""
+    return num_sequences_of(request) > num_choices_of(request)
 
 
 def stops_of(request: GenerationRequest) -> tuple[str, ...]:
@@ -78,7 +90,12 @@ def _decide_for_prompt_only(num_prompt_tokens: int, *, max_context_tokens: int) 
 
 
 def sampling_of(
-    request: GenerationRequest, num_prompt_tokens: int, *, max_context_tokens: int, seed: int
+    request: GenerationRequest,
+    num_prompt_tokens: int,
+    *,
+    max_context_tokens: int,
+    seed: int,
+    grammar: Grammar | None = None,
 ) -> SamplingParams:
     """How each choice is sampled. Raises `InvalidValue` and `ContextLengthExceeded`."""
     _check_told_of_prompts(request, num_prompt_tokens)
@@ -98,8 +115,9 @@ def sampling_of(
         frequency_penalty=request.frequency_penalty or 0.0,
         repetition_penalty=1.0 if request.repetition_penalty is None else request.repetition_penalty,
         logit_bias=tuple((int(token_id), bias) for token_id, bias in (request.logit_bias or {}).items()),
-        num_logprobs=num_logprobs_of(request),
+        num_logprobs=0 if picks_best(request) and num_logprobs_of(request) is None else num_logprobs_of(request),
         num_prompt_logprobs=num_prompt_logprobs_of(request),
+        grammar=grammar,
     )
 
 
@@ -153,8 +171,18 @@ def check_request(request: GenerationRequest, *, vocab_size: int) -> None:
         raise InvalidValue("max_tokens", 0, "an integer of at least 1 (0 with echo)")
     if wanted is not None and (request.min_tokens or 0) > wanted:
         raise InvalidValue("min_tokens", request.min_tokens, f"an integer from 0 to max_tokens, {wanted}")
-    if request.stream_options is not None and request.stream is not True:
+    _check_best_of(request)
+    # An object without a word in it asks for nothing.
+    if request.stream is not True and request.stream_options not in (None, StreamOptions()):
         raise InvalidValue("stream_options", "what a plain answer cannot follow", "left out unless stream is true")
+
+
+def _check_best_of(request: GenerationRequest) -> None:
+    best_of = request.best_of if isinstance(request, CompletionRequest) else None
+    if best_of is not None and best_of < num_choices_of(request):
+        raise InvalidValue("best_of", best_of, f"an integer of at least n, {num_choices_of(request)}")
+    if picks_best(request) and request.stream:
+        raise InvalidValue("best_of", best_of, "n where stream is true: which texts are best is known at the end alone")
 
 
 def _check_logit_bias(biases: dict[str, float], *, vocab_size: int) -> None:
@@ -193,9 +221,13 @@ def estimate_prompt_tokens(prompt: str | list[int], *, max_context_tokens: int) 
     return max(1, min(guess, max_context_tokens))
 
 
-def estimate_chat_tokens(messages: list[dict[str, Any]], *, max_context_tokens: int) -> int:
-    """As `estimate_prompt_tokens`, for a conversation."""
+def estimate_chat_tokens(
+    messages: list[dict[str, Any]], *, tools: list[dict[str, Any]] | None = None, max_context_tokens: int
+) -> int:
+    """As `estimate_prompt_tokens`, for a conversation and the tools that its prompt describes."""
     num_bytes = sum(_num_bytes(message["content"] or "") for message in messages)
+    if tools:
+        num_bytes += len(msgspec.json.encode(tools))
     guess = num_bytes // _BYTES_A_TOKEN + _MESSAGE_OVERHEAD_TOKENS * len(messages)
     return max(1, min(guess, max_context_tokens))
 
@@ -209,7 +241,12 @@ def messages_of(request: ChatCompletionRequest) -> list[dict[str, Any]]:
 
     Raises `InvalidValue` for a message without content that is no assistant's call of tools.
     """
-    return [_message_of(message, index=index) for index, message in enumerate(request.messages)]
+    return plain_messages(request.messages)
+
+
+def plain_messages(messages: list[Message]) -> list[dict[str, Any]]:
+    """As `messages_of`."""
+    return [_message_of(message, index=index) for index, message in enumerate(messages)]
 
 
 def _message_of(message: Message, *, index: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import AsyncIterator, Sequence
 
 from serving.api.context import Stream
-from serving.gateway.generation import ChoiceDelta, Usage
+from serving.gateway.generation import ChoiceDelta, Usage, timings_together
 
 
 class MergedStream(AsyncIterator[ChoiceDelta]):
@@ -56,12 +56,18 @@ class MergedStream(AsyncIterator[ChoiceDelta]):
             await stream.aclose()
 
     @property
+    def num_ahead(self) -> int | None:
+        """That of the stream which is to be served first."""
+        return min((stream.num_ahead for stream in self._streams if stream.num_ahead is not None), default=None)
+
+    @property
     def usage(self) -> Usage:
         """Tokens of all streams together."""
         usages = [stream.usage for stream in self._streams]
         return Usage(
             prompt_tokens=sum(usage.prompt_tokens for usage in usages),
             completion_tokens=sum(usage.completion_tokens for usage in usages),
+            timings=timings_together(usage.timings for usage in usages if usage.timings is not None),
             num_cached_tokens=sum(usage.num_cached_tokens for usage in usages),
         )
 

@@ -5,33 +5,34 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from channels.db import database_sync_to_async
 from django.http import HttpRequest, HttpResponse
 
-from serving.api.context import principal_of, services_of
+from serving.api.context import author_of, services_of
+from serving.api.replies import json_reply
 from serving.api.schemas import Rollback, TunablesChange
 from serving.contracts.ids import PoolName
 from serving.contracts.tunables import describe
 from serving.telemetry.selectors import pool_snapshot
+from serving.threads import in_thread
 from serving.tuning import selectors, services
 from serving.tuning.models import TunablesVersion
 
 
 async def list_pools(request: HttpRequest) -> HttpResponse:
     """All pools: model, engines, and the version of tunables that is stored."""
-    stored = await _in_thread(_read_pools)
+    stored = await in_thread(_read_pools)
     views = {view.name: view for view in services_of(request).gateway.pools()}
     for pool in stored:
         view = views.get(pool["name"])
         pool["num_engines"] = view.num_engines if view is not None else 0
         pool["max_model_len"] = view.max_model_len if view is not None else None
-    return _json({"data": stored})
+    return json_reply({"data": stored})
 
 
 async def show_tunables(request: HttpRequest, pool: str) -> HttpResponse:
     """The tunables in force, and what is known of each."""
-    current = await _in_thread(selectors.current_tunables, pool)
-    return _json(
+    current = await in_thread(selectors.current_tunables, pool)
+    return json_reply(
         {
             "pool": pool,
             "version": current.version,
@@ -47,49 +48,44 @@ async def change_tunables(request: HttpRequest, pool: str, body: TunablesChange)
     `GET …/snapshot` tells how many engines run it (`applied_by`). A value out of bounds, a name that is no tunable and
     a change that changes nothing are refused.
     """
-    version = await _in_thread(
+    version = await in_thread(
         services.change,
         pool,
         body.changes,
         reason=body.reason or "",
-        author=_author_of(request),
+        author=author_of(request),
         redis=services_of(request).blocking_redis,
         based_on=body.based_on,
     )
     await services_of(request).gateway.refresh_pools()
-    return _json(_describe(version))
+    return json_reply(_describe(version))
 
 
 async def roll_back_tunables(request: HttpRequest, pool: str, body: Rollback) -> HttpResponse:
     """Store an older version's values as a new version and announce it."""
-    version = await _in_thread(
+    version = await in_thread(
         services.roll_back,
         pool,
         body.version,
         reason=body.reason or "",
-        author=_author_of(request),
+        author=author_of(request),
         redis=services_of(request).blocking_redis,
         based_on=body.based_on,
     )
     await services_of(request).gateway.refresh_pools()
-    return _json(_describe(version))
+    return json_reply(_describe(version))
 
 
 async def list_versions(request: HttpRequest, pool: str) -> HttpResponse:
     """The newest hundred versions, newest first: who, when, why, and what changed (`{name: [old, new]}`)."""
-    versions = await _in_thread(selectors.versions, pool)
-    return _json({"data": [_describe(version) for version in versions]})
+    versions = await in_thread(selectors.versions, pool)
+    return json_reply({"data": [_describe(version) for version in versions]})
 
 
 async def show_snapshot(request: HttpRequest, pool: str) -> HttpResponse:
     """The pool as it is now: queue, batch, KV memory, percentiles of the last minute, outcomes by reason."""
-    await _in_thread(selectors.find_pool, pool)
-    return _json(await pool_snapshot(services_of(request).redis, PoolName(pool)))
-
-
-async def _in_thread(function: Any, *args: Any, **kwargs: Any) -> Any:
-    """A blocking call on a thread whose database connection is given back before this returns."""
-    return await database_sync_to_async(function, thread_sensitive=False)(*args, **kwargs)
+    await in_thread(selectors.find_pool, pool)
+    return json_reply(await pool_snapshot(services_of(request).redis, PoolName(pool)))
 
 
 def _read_pools() -> list[dict[str, Any]]:
@@ -103,11 +99,6 @@ def _read_pools() -> list[dict[str, Any]]:
     ]
 
 
-def _author_of(request: HttpRequest) -> str:
-    principal = principal_of(request)
-    return f"{principal.tenant}, key {principal.key_prefix}"
-
-
 def _describe(version: TunablesVersion) -> dict[str, Any]:
     return {
         "pool": version.pool.name,
@@ -118,7 +109,3 @@ def _describe(version: TunablesVersion) -> dict[str, Any]:
         "author": version.author,
         "created_at": version.created_at,
     }
-
-
-def _json(body: Any) -> HttpResponse:
-    return HttpResponse(msgspec.json.encode(body), content_type="application/json")

@@ -13,7 +13,7 @@ import msgspec
 
 from serving.api.context import Stream, Template
 from serving.api.prompts import chat_prompt
-from serving.api.starting import NewRequest, Starter
+from serving.api.starting import NewRequest, Output, Starter
 from serving.contracts.errors import ContextLengthExceeded, PoolNotFound
 from serving.contracts.ids import RequestId
 from serving.contracts.sampling import SamplingParams
@@ -66,6 +66,7 @@ class Prompter:
             params_for=functools.partial(_fit, params, max_context_tokens=view.max_model_len),
             stop=(),
             arrived_at=arrived_at,
+            output=Output(max_tokens),
         )
         return await self.starter.start(request, cleanup=cleanup)
 

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt before it is tokenised: the tokens it is taken to have, and how to get them."""
+    """A prompt before it is tokenised: the tokens it is taken to have, how to get them, and how many it surely has."""
 
     estimated_tokens: int
     tokenise: Callable[[], Awaitable[list[int]]]
+    certain_tokens: int = 1
 
 
 def plain_prompt(pool: PoolView, prompt: str | list[int]) -> Prompt:
@@ -29,15 +30,23 @@ def plain_prompt(pool: PoolView, prompt: str | list[int]) -> Prompt:
     return Prompt(
         estimate_prompt_tokens(prompt, max_context_tokens=pool.max_model_len),
         functools.partial(_tokenise_plain, pool.text_model, prompt),
+        len(prompt) if isinstance(prompt, list) else 1,
     )
 
 
-def chat_prompt(pool: PoolView, messages: list[dict[str, Any]], *, template: Template, param: str) -> Prompt:
+def chat_prompt(
+    pool: PoolView,
+    messages: list[dict[str, Any]],
+    *,
+    template: Template,
+    param: str,
+    tools: list[dict[str, Any]] | None = None,
+) -> Prompt:
     """A conversation to answer, by the model's own chat template. Tokenising raises `InvalidValue` for `param`, and
     what the template refuses."""
     return Prompt(
-        estimate_chat_tokens(messages, max_context_tokens=pool.max_model_len),
-        functools.partial(_tokenise_chat, pool.text_model, messages, template=template, param=param),
+        estimate_chat_tokens(messages, tools=tools, max_context_tokens=pool.max_model_len),
+        functools.partial(_tokenise_chat, pool.text_model, messages, template=template, tools=tools, param=param),
     )
 
 
@@ -52,9 +61,14 @@ async def _tokenise_plain(text_model: TextModel, prompt: str | list[int]) -> lis
 
 
 async def _tokenise_chat(
-    text_model: TextModel, messages: list[dict[str, Any]], *, template: Template, param: str
+    text_model: TextModel,
+    messages: list[dict[str, Any]],
+    *,
+    template: Template,
+    tools: list[dict[str, Any]] | None,
+    param: str,
 ) -> list[int]:
-    text = template.render(messages, add_generation_prompt=True)
+    text = template.render(messages, tools=tools, add_generation_prompt=True)
     # The template has written the special tokens itself.
     ids = await text_model.encode_async(text, add_special_tokens=False, param=param)
     if not ids:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Protocol
 
 from msgspec import UNSET, UnsetType
 
+from serving.api.answers import Answer
 from serving.api.bodies import (
     ChatChoice,
     ChatChunkChoice,
     ChatCompletion,
     ChatCompletionChunk,
     ChatDelta,
-    ChatMessage,
     Completion,
     CompletionChoice,
-    FinishReason,
-    PromptTokensDetails,
-    UsageBody,
     encode,
 )
 from serving.api.echo import Echo
@@ -32,18 +28,9 @@ from serving.api.logprobs import (
     joined,
     prompt_logprobs,
 )
+from serving.api.parts import call_deltas, finish_reason_of, message_of, timings_body, usage_body
 from serving.gateway.generation import ChoiceDelta, Usage
 from serving.gateway.logprobs import PromptEntries, TokenEntry
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
-    """One choice, whole. `logprobs` and `prompt` are None where they were not asked for."""
-
-    text: str
-    finish_reason: FinishReason
-    logprobs: tuple[TokenEntry, ...] | None = None
-    prompt: PromptEntries | None = None
 
 
 class Shape(Protocol):
@@ -69,13 +56,22 @@ class Shape(Protocol):
 class ChatShape:
     """Owns nothing that changes: a chat completion's identity, and whether its chunks mention usage.
 
-    With `tells_prompt`, the whole answer says how probable the prompt's tokens are.
+    With `tells_prompt`, the whole answer says how probable the prompt's tokens are; with `tells_timings`, how long it
+    took.
     """
 
     def __init__(
-        self, *, request_id: str, created: int, model: str, include_usage: bool, tells_prompt: bool = False
+        self,
+        *,
+        request_id: str,
+        created: int,
+        model: str,
+        include_usage: bool,
+        tells_prompt: bool = False,
+        tells_timings: bool = False,
     ) -> None:
         self._tells_prompt = tells_prompt
+        self._tells_timings = tells_timings
         self._id = "chatcmpl-" + request_id.removeprefix("req_")
         self._created = created
         self._model = model
@@ -88,20 +84,21 @@ class ChatShape:
 
     def chunk(self, delta: ChoiceDelta) -> bytes:
         """The chunk of some text."""
-        added = ChatDelta(content=delta.text) if delta.text else ChatDelta()
+        calls = call_deltas(delta)
+        added = ChatDelta(content=delta.text or UNSET, tool_calls=calls or UNSET)
         logprobs = chat_logprobs(delta.logprobs) if delta.logprobs is not None else None
-        return self._chunk([ChatChunkChoice(delta.choice, added, delta.finish_reason, logprobs)])
+        return self._chunk([ChatChunkChoice(delta.choice, added, finish_reason_of(delta), logprobs)])
 
     def usage_chunk(self, usage: Usage) -> bytes:
         """The chunk without choices that counts the tokens."""
-        return self._chunk([], usage_body(usage))
+        return self._chunk([], usage)
 
     def whole(self, answers: Sequence[Answer], usage: Usage) -> bytes:
         """The answer in one piece."""
         choices = [
             ChatChoice(
                 index,
-                ChatMessage("assistant", answer.text),
+                message_of(answer),
                 answer.finish_reason,
                 chat_logprobs(answer.logprobs) if answer.logprobs is not None else None,
             )
@@ -115,17 +112,19 @@ class ChatShape:
                 choices=choices,
                 usage=usage_body(usage),
                 prompt_logprobs=_prompt_logprobs(answers[0]) if self._tells_prompt else UNSET,
+                timings=timings_body(usage) if self._tells_timings else UNSET,
             )
         )
 
-    def _chunk(self, choices: list[ChatChunkChoice], usage: UsageBody | None = None) -> bytes:
+    def _chunk(self, choices: list[ChatChunkChoice], usage: Usage | None = None) -> bytes:
         return encode(
             ChatCompletionChunk(
                 id=self._id,
                 created=self._created,
                 model=self._model,
                 choices=choices,
-                usage=usage or self._no_usage,
+                usage=self._no_usage if usage is None else usage_body(usage),
+                timings=timings_body(usage) if usage is not None and self._tells_timings else UNSET,
             )
         )
 
@@ -133,7 +132,8 @@ class ChatShape:
 class CompletionShape:
     """Owns nothing that changes: a completion's identity, whether its chunks mention usage, and what it echoes.
 
-    With `tells_prompt`, the whole answer says how probable the prompts' tokens are.
+    With `tells_prompt`, the whole answer says how probable the prompts' tokens are; with `tells_timings`, how long it
+    took.
     """
 
     def __init__(
@@ -144,9 +144,11 @@ class CompletionShape:
         model: str,
         include_usage: bool,
         tells_prompt: bool = False,
+        tells_timings: bool = False,
         echo: Echo | None = None,
     ) -> None:
         self._tells_prompt = tells_prompt
+        self._tells_timings = tells_timings
         self._id = "cmpl-" + request_id.removeprefix("req_")
         self._created = created
         self._model = model
@@ -158,20 +160,18 @@ class CompletionShape:
         echo = self._echo
         if echo is None or echo.with_logprobs:
             return []
-        return [
-            self._encode([CompletionChoice(index, echo.text_of(index))], self._no_usage) for index in range(num_choices)
-        ]
+        return [self._encode([CompletionChoice(index, echo.text_of(index))]) for index in range(num_choices)]
 
     def chunk(self, delta: ChoiceDelta) -> bytes:
         """The chunk of some text."""
         text, logprobs = delta.text, self._logprobs(delta.choice, delta.logprobs, delta.prompt)
         if self._echo is not None and self._echo.with_logprobs and delta.prompt is not None:
             text = self._echo.text_of(delta.choice) + text
-        return self._encode([CompletionChoice(delta.choice, text, delta.finish_reason, logprobs)], self._no_usage)
+        return self._encode([CompletionChoice(delta.choice, text, delta.finish_reason, logprobs)])
 
     def usage_chunk(self, usage: Usage) -> bytes:
         """The chunk without choices that counts the tokens."""
-        return self._encode([], usage_body(usage))
+        return self._encode([], usage)
 
     def whole(self, answers: Sequence[Answer], usage: Usage) -> bytes:
         """The answer in one piece."""
@@ -185,7 +185,7 @@ class CompletionShape:
             )
             for index, answer in enumerate(answers)
         ]
-        return self._encode(choices, usage_body(usage))
+        return self._encode(choices, usage)
 
     def _logprobs(
         self, choice: int, entries: tuple[TokenEntry, ...] | None, prompt: PromptEntries | None
@@ -199,19 +199,18 @@ class CompletionShape:
         found = completion_logprobs(entries, offset=len(echoed))
         return found if prompt is None else joined(echoed_logprobs(prompt.entries(), echoed), found)
 
-    def _encode(self, choices: list[CompletionChoice], usage: UsageBody | UnsetType | None) -> bytes:
-        return encode(Completion(id=self._id, created=self._created, model=self._model, choices=choices, usage=usage))
+    def _encode(self, choices: list[CompletionChoice], usage: Usage | None = None) -> bytes:
+        return encode(
+            Completion(
+                id=self._id,
+                created=self._created,
+                model=self._model,
+                choices=choices,
+                usage=self._no_usage if usage is None else usage_body(usage),
+                timings=timings_body(usage) if usage is not None and self._tells_timings else UNSET,
+            )
+        )
 
 
 def _prompt_logprobs(answer: Answer) -> PromptLogprobs | UnsetType:
     return UNSET if answer.prompt is None else prompt_logprobs(answer.prompt.entries())
-
-
-def usage_body(usage: Usage) -> UsageBody:
-    """A request's tokens as OpenAI counts them: the prompt once, however many choices it has."""
-    return UsageBody(
-        prompt_tokens=usage.prompt_tokens,
-        completion_tokens=usage.completion_tokens,
-        total_tokens=usage.prompt_tokens + usage.completion_tokens,
-        prompt_tokens_details=PromptTokensDetails(usage.num_cached_tokens),
-    )

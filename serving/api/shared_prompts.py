@@ -41,6 +41,11 @@ class SharedPromptStream(AsyncIterator[ChoiceDelta]):
         await self._stream.aclose()
 
     @property
+    def num_ahead(self) -> int | None:
+        """As the stream's own."""
+        return self._stream.num_ahead
+
+    @property
     def usage(self) -> Usage:
         """As the stream's own."""
         return self._stream.usage

@@ -11,6 +11,7 @@ from django.http import StreamingHttpResponse
 from serving.api.context import Stream
 from serving.api.errors import problem_of
 from serving.api.responses import Shape
+from serving.api.tool_streams import CallingDelta
 from serving.gateway.generation import ChoiceDelta
 
 WAITING_COMMENT_SECONDS = 5.0
@@ -21,7 +22,6 @@ _HEADERS = {
     # Proxies that collect a response (nginx by default) would hold tokens back. Nothing here compresses it either.
     "X-Accel-Buffering": "no",
 }
-_WAITING = b": waiting\n\n"
 _DONE = b"data: [DONE]\n\n"
 
 
@@ -53,13 +53,13 @@ async def _events(
 ) -> AsyncIterator[bytes]:
     try:
         while not started.done():
-            yield _WAITING
+            yield _waiting(stream.num_ahead)
             await asyncio.wait({started}, timeout=WAITING_COMMENT_SECONDS)
         started.result()
         for opening in shape.openings(num_choices):
             yield _event(opening)
         async for delta in stream:
-            if delta.text or delta.finish_reason is not None or delta.prompt is not None:
+            if _tells_anything(delta):
                 yield _event(await _encode(shape, delta))
         if include_usage:
             yield _event(shape.usage_chunk(stream.usage))
@@ -74,6 +74,16 @@ async def _encode(shape: Shape, delta: ChoiceDelta) -> bytes:
     if delta.prompt is None:
         return shape.chunk(delta)
     return await asyncio.to_thread(shape.chunk, delta)
+
+
+def _tells_anything(delta: ChoiceDelta) -> bool:
+    has_calls = isinstance(delta, CallingDelta) and bool(delta.calls)
+    return bool(delta.text) or has_calls or delta.finish_reason is not None or delta.prompt is not None
+
+
+def _waiting(num_ahead: int | None) -> bytes:
+    """A comment, which clients ignore and people may read."""
+    return b": waiting\n\n" if num_ahead is None else b": waiting, %d ahead\n\n" % num_ahead
 
 
 def _event(body: bytes) -> bytes:

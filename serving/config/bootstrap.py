@@ -20,11 +20,14 @@ from django.db import Error as DatabaseError
 from django.db import connections, transaction
 from django.db.migrations.executor import MigrationExecutor
 
+from dashboard.roles import ensure_roles
 from serving.admission.keys import SCOPES
 from serving.admission.services import create_key
+from serving.admission.tenants import ensure_tenant
 from serving.config import static_files
 from serving.config.frontend import Frontend
 from serving.config.processes import signal_group, start_child
+from serving.contracts.messages import MAX_PRIORITY
 from serving.tuning.services import ensure_pool
 
 OPERATOR = "operator"
@@ -99,7 +102,8 @@ def prepare(report: Callable[[str], None]) -> None:
 
 
 def prepare_database(report: Callable[[str], None], *, with_accounts: bool) -> bool:
-    """Migrate, make the pool and, `with_accounts` and on the first start, operator, tenant and key.
+    """Migrate, make the pool and the console's roles and, `with_accounts` and on the first start, operator, tenant and
+    key.
 
     Returns whether the accounts were made. Raises `StartProblem` where the database cannot be reached. Leaves no
     connection open.
@@ -108,6 +112,7 @@ def prepare_database(report: Callable[[str], None], *, with_accounts: bool) -> b
         _probe_database()
         _migrate(report)
         ensure_pool(settings.FOOTPLATE_POOL, settings.FOOTPLATE_MODEL.name)
+        ensure_roles()
         return with_accounts and _make_first_accounts()
     except DatabaseError as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -170,6 +175,7 @@ def _make_first_accounts() -> bool:
     with transaction.atomic():
         users.filter(username=OPERATOR).delete()
         users.create_superuser(OPERATOR, password=password)
+        ensure_tenant(FIRST_TENANT, most_urgent=-MAX_PRIORITY)
         key = create_key(FIRST_TENANT, label="first key", scopes=SCOPES)
         _write_privately(
             first_run_file(),

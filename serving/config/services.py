@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import datetime
+import functools
 import socket
 import uuid
 from collections.abc import Mapping
@@ -14,8 +16,14 @@ from channels.layers import get_channel_layer
 from redis import Redis as BlockingRedis
 from redis.asyncio import BlockingConnectionPool, Redis
 
+from serving.admission.authenticator import Authenticator
 from serving.admission.door import Door
 from serving.admission.drain import DrainState
+from serving.admission.ledger import Ledger
+from serving.admission.prediction import Predictor
+from serving.admission.selectors import used_tokens
+from serving.admission.spent_before import SpentBefore
+from serving.admission.usage import UsageRow, add_usage
 from serving.api.prompting import Prompter
 from serving.api.starting import Starter
 from serving.contracts.ids import OwnerId, PoolName
@@ -24,6 +32,7 @@ from serving.gateway.text.chat_template import ChatTemplate
 from serving.gateway.text.tokenizer import TextModel
 from serving.telemetry.feed import LiveFeed
 from serving.telemetry.meter import RequestMeter
+from serving.threads import in_thread
 
 _MAX_CONNECTIONS = 32
 
@@ -39,6 +48,9 @@ class Services:
     redis: Redis
     reading_redis: Redis
     blocking_redis: BlockingRedis
+    authenticator: Authenticator
+    door: Door
+    ledger: Ledger
     gateway: Gateway
     starter: Starter
     prompter: Prompter
@@ -54,6 +66,7 @@ class Services:
         await self.gateway.start()
         await self.feed.start()
         self.observer.start()
+        self.ledger.start()
 
     async def end_requests(self) -> None:
         """Tell the consoles to connect again elsewhere, then end what still runs with an error to its client.
@@ -67,6 +80,8 @@ class Services:
         """End what still runs, publish the last figures, and close every connection."""
         await self.end_requests()
         await self.observer.stop()
+        await self.ledger.stop()
+        await self.authenticator.close()
         for text_model in self.text_models.values():
             text_model.close()
         await self.redis.aclose()
@@ -83,11 +98,14 @@ async def build_services(settings: Any) -> Services:
     owner_id = OwnerId(f"web-{socket.gethostname()}-{uuid.uuid4().hex[:12]}")
     folder, pool = Path(settings.FOOTPLATE_MODEL), PoolName(settings.FOOTPLATE_POOL)
     text_model = await asyncio.to_thread(TextModel.load, folder)
+    await asyncio.to_thread(text_model.grammars.load)
     text_models = {pool: text_model}
-    door = Door(redis)
+    ledger = Ledger(_add_usage)
+    door = Door(redis, books=ledger, spent_before=SpentBefore(functools.partial(_read_used_tokens, ledger)))
     observer = RequestMeter(redis, owner_id=owner_id, pools=text_models)
     drain = DrainState()
     chat_templates = {text_model.name: ChatTemplate.load(folder)}
+    predictor = Predictor(redis, text_models)
     gateway = Gateway(
         redis=redis,
         reading_redis=reading_redis,
@@ -95,13 +113,17 @@ async def build_services(settings: Any) -> Services:
         text_models=text_models,
         waiting_room=door,
         observer=observer,
+        loads=predictor,
         failover_seconds=settings.FOOTPLATE_FAILOVER_SECONDS,
     )
-    starter = Starter(gateway=gateway, door=door, observer=observer, drain=drain)
+    starter = Starter(gateway=gateway, door=door, observer=observer, drain=drain, predictor=predictor)
     return Services(
         redis=redis,
         reading_redis=reading_redis,
         blocking_redis=BlockingRedis.from_url(settings.REDIS_URL, socket_timeout=5),
+        authenticator=Authenticator(redis),
+        door=door,
+        ledger=ledger,
         gateway=gateway,
         starter=starter,
         prompter=Prompter(starter=starter, chat_templates=chat_templates),
@@ -112,6 +134,15 @@ async def build_services(settings: Any) -> Services:
         drain=drain,
         header_hold_seconds=settings.FOOTPLATE_HEADER_HOLD_SECONDS,
     )
+
+
+async def _add_usage(rows: list[UsageRow]) -> None:
+    await in_thread(add_usage, rows)
+
+
+async def _read_used_tokens(ledger: Ledger, subject: str, since_day: datetime.date) -> int:
+    await ledger.store()
+    return await in_thread(used_tokens, subject, since_day=since_day)
 
 
 def connect(url: str) -> Redis:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from serving.contracts.texts import without_secrets
+
 
 class DomainError(Exception):
     """A refusal with a stable `code`, a message for people and, where one is to blame, the field `param`."""
@@ -33,6 +35,12 @@ class NothingChanges(DomainError):
     code = "invalid_value"
 
 
+class UnusableGrammar(DomainError):
+    """No answer can follow the grammar that was asked for."""
+
+    code = "invalid_value"
+
+
 class UnknownField(DomainError):
     """A field that does not exist was named."""
 
@@ -57,6 +65,24 @@ class PoolNotFound(DomainError):
     code = "pool_not_found"
 
 
+class TenantNotFound(DomainError):
+    """No tenant has this id."""
+
+    code = "tenant_not_found"
+
+
+class KeyNotFound(DomainError):
+    """The tenant has no key with this prefix."""
+
+    code = "key_not_found"
+
+
+class NameTaken(DomainError):
+    """Another one has this name already."""
+
+    code = "name_taken"
+
+
 class InvalidKey(DomainError):
     """The API key is missing, malformed, unknown, expired or revoked."""
 
@@ -70,19 +96,64 @@ class PermissionDenied(DomainError):
 
 
 class QueueFull(DomainError):
-    """The waiting room is full; `retry_after_seconds` says when to try again."""
+    """The waiting room is full; `retry_after_seconds` says when to try again, and `is_final` that it never helps: the
+    request alone exceeds a bound."""
 
     code = "queue_full"
+
+    def __init__(self, message: str, *, retry_after_seconds: float, is_final: bool = False) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+        self.is_final = is_final
+
+
+class PredictedTooLate(DomainError):
+    """The request would miss its deadline at the rate at which the queue moves; `retry_after_seconds` says when it is
+    expected to meet it."""
+
+    code = "predicted_too_late"
 
     def __init__(self, message: str, *, retry_after_seconds: float) -> None:
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
 
 
+class QuotaExceeded(DomainError):
+    """A tenant or key would use more than its quota. `retry_after_seconds` says when that no longer holds;
+    `is_final` that this is more than a minute away, or never."""
+
+    def __init__(self, message: str, *, retry_after_seconds: float, is_final: bool) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+        self.is_final = is_final
+
+
+class RateLimited(QuotaExceeded):
+    """Too much at once, or within a minute."""
+
+    code = "rate_limit_exceeded"
+
+
+class QuotaSpent(QuotaExceeded):
+    """The tokens of the day or the month are used up."""
+
+    code = "insufficient_quota"
+
+
+class PromptTooLong(DomainError):
+    """The prompt is longer than the quota `max_prompt_tokens` allows."""
+
+    code = "prompt_too_long"
+
+
 class QueueTimeout(DomainError):
-    """The request waited longer than `max_queue_wait_ms` without being scheduled."""
+    """The request waited longer than `max_queue_wait_ms`, or than its own `timeout`, without being scheduled."""
 
     code = "queue_timeout"
+
+    def __init__(self, message: str, *, retry_after_seconds: float = 5.0) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
 
 
 class Unavailable(DomainError):
@@ -102,11 +173,11 @@ class EngineFailure(DomainError):
 
 
 class StaleVersion(DomainError):
-    """Someone else changed the tunables after the version that this change was based on."""
+    """Someone else made a change after the version that this one was based on."""
 
     code = "stale_version"
 
 
 def _shortened(value: Any, limit: int = 80) -> str:
-    text = repr(value)
+    text = without_secrets(repr(value))
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -84,6 +84,26 @@ def intervals(pool: PoolName) -> str:
     return f"footplate:pool:{pool}:intervals"
 
 
+def admission_epoch() -> str:
+    """Key whose value names the state of all tenants, keys and quotas: another one after each change."""
+    return "footplate:admission:epoch"
+
+
+def quota_book(subject: str) -> str:
+    """Hash: the sums of what a tenant or key used, and the entries that they are made of."""
+    return f"footplate:quota:{subject}:book"
+
+
+def quota_charges(subject: str) -> str:
+    """Sorted set: permit ids of the last minute by the time they were charged."""
+    return f"footplate:quota:{subject}:charges"
+
+
+def quota_leases(subject: str) -> str:
+    """Sorted set: permit ids of what is open by the time their lease ends."""
+    return f"footplate:quota:{subject}:leases"
+
+
 def monitor_lease() -> str:
     """Key with a short life: which monitor process is the active one."""
     return "footplate:monitor:lease"

@@ -14,7 +14,7 @@ from serving.contracts.ids import EngineId, OwnerId, PoolName, RequestId
 from serving.contracts.sampling import SamplingParams
 from serving.contracts.tunables import Tunables
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MAX_PRIORITY = 100
 """The least urgent priority; its negative is the most urgent."""
 
@@ -38,7 +38,8 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", kw_only=True, omit_defau
     waiting before this attempt, taken on the owner's clock.
 
     `priority` orders requests where the pool's order is `priority`: the lower, the more urgent. `weight` is the
-    tenant's share where it is `fair`. KV blocks are reused only among requests of one tenant and one `cache_salt`."""
+    tenant's share where it is `fair`. KV blocks are reused only among requests of one tenant and one `cache_salt`.
+    `timeout_seconds` is the longest wait that the request itself allows before it is first scheduled."""
 
     key: SequenceKey
     attempt: int
@@ -51,6 +52,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", kw_only=True, omit_defau
     priority: int = 0
     weight: float = 1.0
     cache_salt: str = ""
+    timeout_seconds: float | None = None
     schema_version: int = SCHEMA_VERSION
 
 
@@ -90,10 +92,12 @@ class EngineTimings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="a", array_like=True):
-    """The engine has the sequence. Said when it comes, and again every few seconds while it lives."""
+    """The engine has the sequence. Said when it comes, and again every few seconds while it lives. While it waits
+    there, `num_ahead` counts the sequences that would be served before it if none came."""
 
     key: SequenceKey
     attempt: int
+    num_ahead: int | None = None
 
 
 class Scheduled(msgspec.Struct, frozen=True, tag="s", array_like=True):
@@ -180,7 +184,8 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     own account; None where there is no accelerator or it does not tell, and then `busy_ratio` (the share of the last
     seconds spent in steps) and `rss_bytes` (the process's resident memory) say what can be said. Of the
     `prefix_query_tokens_total` context tokens of sequences that started, `prefix_hit_tokens_total` were found cached;
-    what choices of one request share is in neither, and but once in `prompt_tokens_total`.
+    what choices of one request share is in neither, and but once in `prompt_tokens_total`. `left_total` counts the
+    sequences that gave up their place in the batch for good.
     """
 
     engine_id: EngineId
@@ -214,6 +219,7 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     backend: str = ""
     prefix_query_tokens_total: int = 0
     prefix_hit_tokens_total: int = 0
+    left_total: int = 0
     schema_version: int = SCHEMA_VERSION
 
 

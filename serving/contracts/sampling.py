@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import msgspec
 
@@ -11,6 +12,29 @@ from serving.contracts.errors import InvalidValue
 MAX_SEED = 2**63 - 1
 MAX_LOGPROBS = 20
 MAX_LOGIT_BIASES = 1024
+MAX_GRAMMAR_BYTES = 64 * 1024
+
+GRAMMAR_FAULT = "the grammar cannot be followed"
+"""How the message of a `Finished` with reason `error` begins where not the engine is to blame but the grammar."""
+
+GrammarKind = Literal["json_schema", "json_object", "regex", "lark"]
+
+
+class Grammar(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a text must be: JSON after the schema in `text`, any JSON object (`text` is empty), or all of what a regular
+    expression or a Lark grammar describes. Immutable; raises `InvalidValue` for a text that is empty or longer than 64
+    KiB in UTF-8. Whether it makes sense is for those to say who compile it."""
+
+    kind: GrammarKind
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        num_bytes = len(self.text.encode(errors="surrogatepass"))
+        if self.kind == "json_object":
+            if num_bytes:
+                raise InvalidValue("grammar", f"{num_bytes} bytes", "empty where any JSON object will do")
+        elif not 0 < num_bytes <= MAX_GRAMMAR_BYTES:
+            raise InvalidValue("grammar", f"{num_bytes} bytes", f"a text of 1 to {MAX_GRAMMAR_BYTES} bytes in UTF-8")
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -22,6 +46,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     Presence and frequency penalties count generated tokens only, `repetition_penalty` (1 is off) prompt and generated
     ones. `logit_bias` holds pairs of token id and what is added to its logit. `num_logprobs` and `num_prompt_logprobs`
     ask for the logarithms of probabilities, of the tokens themselves and of that many most probable ones (0 to 20).
+    With a `grammar`, only tokens are chosen that it admits, and EOS where the text may end there.
     """
 
     max_tokens: int
@@ -39,6 +64,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     logit_bias: tuple[tuple[int, float], ...] = ()
     num_logprobs: int | None = None
     num_prompt_logprobs: int | None = None
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         _check_float("temperature", self.temperature, 0.0, 2.0)
@@ -61,6 +87,8 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
         for name in ("num_logprobs", "num_prompt_logprobs"):
             if (value := getattr(self, name)) is not None:
                 _check_int(name, value, 0, MAX_LOGPROBS)
+        if self.grammar is not None and self.ignore_eos:
+            raise InvalidValue("ignore_eos", self.ignore_eos, "false where a grammar says where the text ends")
 
     @property
     def greedy(self) -> bool:

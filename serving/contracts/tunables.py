@@ -124,6 +124,44 @@ class Tunables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             high=3_600_000,
         ),
     ] = 60_000.0
+    urgent_queue_ratio: Annotated[
+        float,
+        _tunable(
+            about="Share of both bounds of the queue that is kept for requests with a priority below 0",
+            unit="ratio",
+            effect="next request",
+            low=0,
+            high=0.9,
+        ),
+    ] = 0.1
+    slo_ttft_ms: Annotated[
+        float,
+        _tunable(
+            about="Objective: the first token within this time; early_reject refuses by it",
+            unit="ms",
+            effect="next request",
+            low=1,
+            high=3_600_000,
+        ),
+    ] = 10_000.0
+    slo_itl_ms: Annotated[
+        float,
+        _tunable(
+            about="Objective: a gap between two tokens of a stream is no longer than this; nothing is refused by it",
+            unit="ms",
+            effect="next request",
+            low=1,
+            high=3_600_000,
+        ),
+    ] = 200.0
+    early_reject: Annotated[
+        Literal["off", "on"],
+        _tunable(
+            about="Refuse at once what would miss slo_ttft_ms or its deadline, at the rate at which the queue moves",
+            unit="",
+            effect="next request",
+        ),
+    ] = "off"
     kv_limit_ratio: Annotated[
         float,
         _tunable(

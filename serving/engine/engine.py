@@ -184,6 +184,7 @@ class Engine:
             padded_tokens_total=counters.padded_tokens,
             prefix_query_tokens_total=scheduler.num_prefix_query_tokens,
             prefix_hit_tokens_total=scheduler.num_prefix_hit_tokens,
+            left_total=counters.left,
             busy_ratio=self._steps.busy_ratio(self._clock()),
             last_step_ms=self._steps.last_step_seconds * 1000,
         )

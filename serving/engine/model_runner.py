@@ -22,6 +22,7 @@ from serving.engine.models.loader import load_weights
 from serving.engine.models.making import Backend, make_model
 from serving.engine.models.model import Batch, Model
 from serving.engine.plan import PlannedChunk, StepPlan, StepResult, StepTimes
+from serving.engine.sampling.grammars import MaskProvider
 from serving.engine.sampling.prompts import num_read, read_prompts
 from serving.engine.sampling.sampler import NOT_FINITE, Sampled, Sampler
 
@@ -62,13 +63,15 @@ class ModelRunner:
         backend: Backend = "torch",
         kernels_folder: Path | None = None,
         weight_format: WeightFormat = "bfloat16",
+        masks: MaskProvider | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Load the model of `folder`, and take `kv_cache_bytes` of the device's memory for keys and values.
 
         `num_threads` is set for the whole process; 0 is one a core that the process may use. `backend` and
-        `weight_format` are explained at `make_model`. Raises `ModelFolderProblem` for a folder, `KVCacheProblem` for a
-        cache size, and `ValueError` for a device or a backend that cannot be used.
+        `weight_format` are explained at `make_model`. Without `masks`, what follows a grammar ends in an error. Raises
+        `ModelFolderProblem` for a folder, `KVCacheProblem` for a cache size, and `ValueError` for a device or a backend
+        that cannot be used.
         """
         torch.set_num_threads(num_threads or min(torch.get_num_threads(), usable_cores()))
         self._clock = clock
@@ -87,11 +90,17 @@ class ModelRunner:
             weight_format=weight_format,
             attention=attention,
         )
-        self._sampler = Sampler(self._config.eos_token_ids)
+        self._masks = masks
+        self._sampler = Sampler(self._config.eos_token_ids, masks=masks)
 
     def device_usage(self) -> DeviceUsage:
         """What the device tells of itself at this moment. Unlike all else here, from any thread."""
         return read_device(self._device)
+
+    @property
+    def masks(self) -> MaskProvider | None:
+        """Who knows grammars; may be asked from any thread."""
+        return self._masks
 
     @property
     def backend(self) -> str:

@@ -27,7 +27,7 @@ from serving.engine.recent import RecentMap
 from serving.engine.roster import Roster
 from serving.engine.sequence import Sequence, SequenceStatus
 from serving.engine.stats import Counters
-from serving.engine.step_admission import refusal_of, wait_ends_at, window_ends_at
+from serving.engine.step_admission import overdue_message, refusal_of, wait_ends_at, window_ends_at
 
 _MAX_REMEMBERED = 10_000
 
@@ -146,7 +146,7 @@ class Scheduler:
         if not waiting:
             return None
         # Alone in the pool, whoever is first fits.
-        oldest, refusable = waiting.oldest_unstarted, waiting.oldest_refusable
+        oldest, refusable = waiting.oldest_unstarted, self._next_overdue()
         if oldest is None or waiting.num_preempted or self._planner.is_window_over(oldest, now):
             return now
         window_end = window_ends_at(oldest, self._tunables)
@@ -181,7 +181,8 @@ class Scheduler:
         if refusal is not None:
             self._refuse(sequence, *refusal)
             return
-        self._tell(sequence, Accepted(sequence.key, sequence.attempt))
+        num_ahead = self._roster.waiting.num_ahead_of(sequence)
+        self._tell(sequence, Accepted(sequence.key, sequence.attempt, num_ahead))
         # An earlier attempt may have delivered its last token and died before it could say so.
         reason = sequence.end_reason()
         if reason is not None:
@@ -204,8 +205,10 @@ class Scheduler:
 
     def remind(self) -> None:
         """Say of every live sequence that it is in good hands: silence would mean that word of it was lost."""
-        for sequence in self._roster:
+        for sequence in self._roster.running:
             self._tell(sequence, Accepted(sequence.key, sequence.attempt))
+        for num_ahead, sequence in enumerate(self._roster.waiting.in_order()):
+            self._tell(sequence, Accepted(sequence.key, sequence.attempt, num_ahead))
 
     def retune(self, tunables: Tunables) -> None:
         """Use other tunables from the next `schedule` on."""
@@ -284,11 +287,16 @@ class Scheduler:
     # --- results and endings ---------------------------------------------------------------------------------------
 
     def _refuse_overdue(self, now: float) -> None:
-        while (oldest := self._roster.waiting.oldest_refusable) is not None:
-            if now < wait_ends_at(oldest, self._tunables):
+        while (overdue := self._next_overdue()) is not None:
+            if now < wait_ends_at(overdue, self._tunables):
                 return
-            limit = f"{self._tunables.max_queue_wait_ms:g} ms"
-            self._refuse(oldest, "queue_timeout", f"waited longer than max_queue_wait_ms ({limit}) for a place")
+            self._refuse(overdue, "queue_timeout", overdue_message(overdue, self._tunables))
+
+    def _next_overdue(self) -> Sequence | None:
+        """Who is the first to have waited too long if nothing changes; None where nobody is refused for waiting."""
+        waiting = self._roster.waiting
+        first = [sequence for sequence in (waiting.oldest_refusable, waiting.soonest_deadline) if sequence is not None]
+        return min(first, key=lambda sequence: wait_ends_at(sequence, self._tunables), default=None)
 
     def _land(self, plan: StepPlan) -> list[Sequence]:
         assert self._in_flight is not None, "no plan is in flight"
@@ -356,6 +364,8 @@ class Scheduler:
         self._tell(sequence, Returned(sequence.key, sequence.attempt))
 
     def _leave(self, sequence: Sequence) -> None:
+        if sequence.status is SequenceStatus.RUNNING:
+            self.counters.left += 1
         self._roster.leave(sequence)
         self._ended_attempts.keep(sequence.key, sequence.attempt)
 

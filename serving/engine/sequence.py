@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 import sys
 
 from serving.contracts.ids import OwnerId
@@ -46,7 +47,11 @@ class Sequence:
     ending_ids: frozenset[int]
     serial: int
     arrival: float
+    deadline: float = math.inf
+    """When it has waited for as long as its owner allows."""
     chain: Chain
+    final_ids: frozenset[int] = frozenset()
+    """Of its `ending_ids` those that end it under `min_tokens` too: EOS, where it follows a grammar."""
     family: int = 0
     """Live choices of one request that have one prompt have one family, and no others do."""
     priority: int = 0
@@ -83,6 +88,10 @@ class Sequence:
         ending_ids = frozenset() if submit.params.ignore_eos else eos_token_ids
         if submit.params.stop_token_ids:
             ending_ids = ending_ids.union(submit.params.stop_token_ids)
+        arrival = now - max(0.0, submit.waited_seconds)
+        timeout_seconds = submit.timeout_seconds
+        if timeout_seconds is None or not math.isfinite(timeout_seconds):
+            timeout_seconds = math.inf  # what is no number would be sorted among numbers until it is refused
         return cls(
             key=submit.key,
             attempt=submit.attempt,
@@ -92,8 +101,10 @@ class Sequence:
             token_ids=[*submit.prompt_ids, *submit.generated_ids],
             num_prompt_tokens=len(submit.prompt_ids),
             ending_ids=ending_ids,
+            final_ids=frozenset() if submit.params.grammar is None else eos_token_ids,
             serial=serial,
-            arrival=now - max(0.0, submit.waited_seconds),
+            arrival=arrival,
+            deadline=arrival + timeout_seconds,
             priority=submit.priority,
             weight=submit.weight,
             is_refusable=not submit.generated_ids,
@@ -138,11 +149,13 @@ class Sequence:
     def end_reason(self) -> FinishReason | None:
         """Why the last generated token ends the sequence: `stop` for EOS and stop tokens, `length` at `max_tokens`.
 
-        Under `min_tokens` neither EOS nor a stop token ends it. The context's end needs no rule of its own: a sequence
+        Under `min_tokens` neither EOS nor a stop token ends it, but EOS after a grammar does, since nothing else may
+        follow there. The context's end needs no rule of its own: a sequence
         whose `max_tokens` could reach beyond it is refused when it comes.
         """
         num_generated = len(self.token_ids) - self.num_prompt_tokens
-        if num_generated and self.token_ids[-1] in self.ending_ids and num_generated >= self.params.min_tokens:
+        may_end = num_generated and self.token_ids[-1] in self.ending_ids
+        if may_end and (num_generated >= self.params.min_tokens or self.token_ids[-1] in self.final_ids):
             return "stop"
         return "length" if num_generated >= self.params.max_tokens else None
 

@@ -54,7 +54,7 @@ class Counters:
 
     `prompt_tokens` counts a prompt's tokens once: when they are first computed or, found cached, together with the
     first that is computed after them. Neither what is computed again after a preemption nor what a choice shares with
-    its siblings counts any more.
+    its siblings counts any more. `left` counts the sequences that gave up a place in the batch for good.
     """
 
     steps: int = 0
@@ -62,6 +62,7 @@ class Counters:
     generated_tokens: int = 0
     preemptions: int = 0
     padded_tokens: int = 0
+    left: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +87,7 @@ class EngineCounts:
     padded_tokens_total: int
     prefix_query_tokens_total: int
     prefix_hit_tokens_total: int
+    left_total: int
     busy_ratio: float
     last_step_ms: float
 

@@ -22,6 +22,9 @@ def refusal_of(submit: Submit, *, max_context_tokens: int) -> tuple[RefusalCode,
         return "invalid_value", f"priority must be from {-MAX_PRIORITY} to {MAX_PRIORITY}, not {submit.priority}"
     if not (math.isfinite(submit.weight) and submit.weight > 0):
         return "invalid_value", f"weight must be a positive number, not {submit.weight}"
+    timeout = submit.timeout_seconds
+    if timeout is not None and not (math.isfinite(timeout) and timeout > 0):
+        return "invalid_value", f"timeout_seconds must be a positive number, not {timeout}"
     requested = num_prompt + submit.params.max_tokens
     if requested > max_context_tokens:
         return (
@@ -80,7 +83,16 @@ def wait_ends_at(unstarted: Sequence, tunables: Tunables) -> float:
 
     Where a choice or an earlier attempt has begun there is no such moment: half an answer has been given already.
     """
-    return unstarted.arrival + tunables.max_queue_wait_ms / 1000
+    return min(unstarted.arrival + tunables.max_queue_wait_ms / 1000, unstarted.deadline)
+
+
+def overdue_message(overdue: Sequence, tunables: Tunables) -> str:
+    """Which of the two bounds a sequence has exceeded that waited too long."""
+    max_wait_seconds = tunables.max_queue_wait_ms / 1000
+    own_seconds = overdue.deadline - overdue.arrival
+    if own_seconds < max_wait_seconds:
+        return f"waited longer than its own timeout ({own_seconds:g} s) for a place"
+    return f"waited longer than max_queue_wait_ms ({tunables.max_queue_wait_ms:g} ms) for a place"
 
 
 def is_company_complete(

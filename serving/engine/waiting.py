@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import heapq
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -31,6 +32,7 @@ class WaitingQueue:
         self._unstarted: dict[Line, Lanes] = {}
         self._by_age: list[Sequence] = []
         self._refusable: list[Sequence] = []
+        self._deadlines: list[Sequence] = []
         self._num_tokens = 0
         self._num_preempted = 0
 
@@ -63,9 +65,29 @@ class WaitingQueue:
         """The earliest arrival among those of whose requests nothing has begun, here or elsewhere."""
         return self._refusable[0] if self._refusable else None
 
+    @property
+    def soonest_deadline(self) -> Sequence | None:
+        """The earliest deadline of its own among the same."""
+        return self._deadlines[0] if self._deadlines else None
+
     def unstarted(self) -> list[Sequence]:
         """Those that never ran, the earliest arrival first; a copy."""
         return list(self._by_age)
+
+    def in_order(self) -> Iterator[Sequence]:
+        """All, in the order in which they would be served as things stand."""
+        for group in (self._preempted, self._unstarted):
+            for line in sorted(group, key=self._order.standing):
+                yield from heapq.merge(group[line].short, group[line].long, key=rank_of)
+
+    def num_ahead_of(self, sequence: Sequence) -> int:
+        """How many come before a waiting sequence in that order."""
+        group, own = self._group_of(sequence), self._order.line_of(sequence)
+        standing = self._order.standing(own)
+        before = [lanes for line, lanes in group.items() if line != own and self._order.standing(line) < standing]
+        num_ahead = sum(len(lanes.short) + len(lanes.long) for lanes in before)
+        num_ahead += sum(bisect.bisect_left(lane, sequence.rank, key=rank_of) for lane in group[own].both())
+        return num_ahead + (self._num_preempted if group is self._unstarted else 0)
 
     def company(self, *, most_long: int) -> Iterator[Sequence]:
         """Those that could start together, in no particular order: all but the long ones beyond `most_long`."""
@@ -85,7 +107,7 @@ class WaitingQueue:
         if sequence.status is SequenceStatus.WAITING:
             bisect.insort(self._by_age, sequence, key=_age)
             if sequence.is_refusable:
-                bisect.insort(self._refusable, sequence, key=_age)
+                self._limit(sequence)
         else:
             self._num_preempted += 1
         self._num_tokens += sequence.num_tokens
@@ -100,7 +122,7 @@ class WaitingQueue:
         if sequence.status is SequenceStatus.WAITING:
             _remove(self._by_age, sequence, _age)
             if sequence.is_refusable:
-                _remove(self._refusable, sequence, _age)
+                self._unlimit(sequence)
         else:
             self._num_preempted -= 1
         self._num_tokens -= sequence.num_tokens
@@ -109,7 +131,7 @@ class WaitingQueue:
     def spare(self, sequence: Sequence) -> None:
         """Let it wait for as long as it takes, since a part of its request has begun."""
         if sequence.is_refusable:
-            _remove(self._refusable, sequence, _age)
+            self._unlimit(sequence)
             sequence.is_refusable = False
 
     def arrange(self, order: Order, *, long_tokens: int) -> None:
@@ -124,6 +146,17 @@ class WaitingQueue:
             self._line_up(sequence)
             if is_new:
                 order.begin_waiting(sequence)
+
+    def _limit(self, sequence: Sequence) -> None:
+        """Let it be found when it has waited too long."""
+        bisect.insort(self._refusable, sequence, key=_age)
+        if sequence.deadline < math.inf:
+            bisect.insort(self._deadlines, sequence, key=_urgency)
+
+    def _unlimit(self, sequence: Sequence) -> None:
+        _remove(self._refusable, sequence, _age)
+        if sequence.deadline < math.inf:
+            _remove(self._deadlines, sequence, _urgency)
 
     def _line_up(self, sequence: Sequence) -> None:
         sequence.is_long = self._is_long(sequence)
@@ -146,6 +179,10 @@ class Lanes:
     def __init__(self) -> None:
         self.short: list[Sequence] = []
         self.long: list[Sequence] = []
+
+    def both(self) -> tuple[list[Sequence], list[Sequence]]:
+        """The two lanes."""
+        return self.short, self.long
 
     def of(self, sequence: Sequence) -> list[Sequence]:
         """The lane that it belongs to."""
@@ -217,6 +254,10 @@ _Entry = tuple[int, float, int, Line, Lanes, list[int]]
 
 def _age(sequence: Sequence) -> tuple[float, int]:
     return (sequence.arrival, sequence.serial)
+
+
+def _urgency(sequence: Sequence) -> tuple[float, int]:
+    return (sequence.deadline, sequence.serial)
 
 
 def _remove(ordered: list[Sequence], sequence: Sequence, key: Callable[[Sequence], Key]) -> None:

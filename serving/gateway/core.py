@@ -12,7 +12,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from serving.contracts.errors import DomainError, EngineFailure, Unavailable
+from serving.contracts.errors import DomainError, EngineFailure, QueueTimeout, Unavailable
 from serving.contracts.ids import OwnerId, PoolName, RequestId
 from serving.contracts.messages import SequenceKey, Submit
 from serving.gateway.calloffs import CallOffs
@@ -23,7 +23,7 @@ from serving.gateway.generation import Generation
 from serving.gateway.link import EngineLink
 from serving.gateway.logprobs import EntryLine
 from serving.gateway.observer import RequestObserver
-from serving.gateway.pools import PoolView, PoolWatcher
+from serving.gateway.pools import PoolLoads, PoolView, PoolWatcher
 from serving.gateway.requests import Choice, InFlight, Permit, WaitingRoom
 from serving.gateway.stream import GenerationStream
 from serving.gateway.text.detokenizer import Detokenizer
@@ -53,15 +53,17 @@ class Gateway:
         text_models: Mapping[PoolName, TextModel],
         waiting_room: WaitingRoom,
         observer: RequestObserver,
+        loads: PoolLoads,
         failover_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._link = EngineLink(redis, reading_redis=reading_redis, owner_id=owner_id)
         self._owner_id = owner_id
-        self._watcher = PoolWatcher(reading_redis, text_models)
+        self._watcher = PoolWatcher(reading_redis, text_models, loads=loads)
         self._call_offs = CallOffs(self._link, self._watcher)
         self._waiting_room = waiting_room
         self._observer = observer
+        self._loads = loads
         self._clock = clock
         self._requests: dict[RequestId, InFlight] = {}
         self._delivery = Delivery(observer=observer, clock=clock)
@@ -119,6 +121,13 @@ class Gateway:
         """Look at the pools now, so that this process goes by a change at once; the others follow within a tick."""
         with contextlib.suppress(RedisError):
             await self._watcher.refresh()
+
+    def keeps_waiting(self, pool: PoolName, tenant: str) -> bool:
+        """Whether any of the tenant's requests of this process waits in the pool. Looks at all that are in flight."""
+        return any(
+            request.generation.tenant == tenant and request.generation.pool == pool and not request.started
+            for request in self._requests.values()
+        )
 
     # --- requests ---
 
@@ -191,6 +200,9 @@ class Gateway:
 
     def _fail(self, request: InFlight, error: DomainError) -> None:
         kind = "failed" if request.started else "refused"
+        if isinstance(error, QueueTimeout):
+            retry_after_seconds = self._loads.retry_after_seconds(request.generation.pool)
+            error = QueueTimeout(error.message, retry_after_seconds=retry_after_seconds)
         request.stream.fail(error)
         self._end(request, outcome=f"{kind}:{error.code}")
 
@@ -204,7 +216,7 @@ class Gateway:
             self._call_offs.add(generation.pool, choice)
         if still_running:
             self._run_errand(self._tell_call_offs())
-        self._release(request)
+        self._close(request)
         self._observer.ended(
             generation.pool,
             outcome=outcome,
@@ -215,14 +227,20 @@ class Gateway:
         )
 
     def _release(self, request: InFlight) -> None:
+        if request.permit is not None and not request.released:
+            request.released = True
+            self._run_errand(self._tell_room(self._waiting_room.release(request.permit)))
+
+    def _close(self, request: InFlight) -> None:
         permit, request.permit = request.permit, None
         if permit is not None:
-            self._run_errand(self._give_back(permit))
+            closing = self._waiting_room.close(permit, request.spent, still_waits=not request.released)
+            self._run_errand(self._tell_room(closing))
 
-    async def _give_back(self, permit: Permit) -> None:
+    async def _tell_room(self, telling: Coroutine[Any, Any, None]) -> None:
         # A permit that cannot be given back ends with its lease.
-        with contextlib.suppress(RedisError):
-            await self._waiting_room.release(permit)
+        with contextlib.suppress(RedisError, OSError):
+            await telling
 
     # --- what engines say ---
 
@@ -276,7 +294,8 @@ class Gateway:
     async def _tick(self, *, renew: bool) -> None:
         await self._caretaker.look()
         if renew:
-            await self._waiting_room.renew([r.permit for r in self._requests.values() if r.permit is not None])
+            held = [(r.permit, r.spent) for r in self._requests.values() if r.permit is not None]
+            await self._waiting_room.renew(held)
 
     async def _persist(self, what: str, once: Callable[[], Coroutine[Any, Any, None]]) -> None:
         backoff = 0.1

@@ -10,9 +10,11 @@ from serving.contracts.errors import (
     DomainError,
     EngineFailure,
     QueueTimeout,
+    UnusableGrammar,
 )
 from serving.contracts.ids import EngineId
 from serving.contracts.messages import Accepted, Event, Finished, Refused, Returned, Scheduled, Tokens
+from serving.contracts.sampling import GRAMMAR_FAULT
 from serving.gateway.generation import ChoiceDelta
 from serving.gateway.logprobs import PromptEntries, TokenEntry
 from serving.gateway.observer import RequestObserver
@@ -43,6 +45,8 @@ class Delivery:
             choice.engine_id = engine_id
             choice.entry_id = None
             choice.lost_at = None
+            choice.num_ahead = event.num_ahead
+            request.stream.num_ahead = request.num_ahead
             return None
         if isinstance(event, Scheduled):
             self._start(request, choice, age_seconds=event.age_seconds)
@@ -69,6 +73,7 @@ class Delivery:
         if stopped:
             entries = None if choice.entries is None else choice.entries.stop(text)
             self._close(request, choice, text, entries, reason="stop")
+            self._note_decode(request, choice)
             return "stopped"
         if text:
             self._send(request, choice, text)
@@ -86,24 +91,34 @@ class Delivery:
         now = self._clock()
         if not choice.started:
             self._start(request, choice, age_seconds=0.0)
+        if event.timings is not None:
+            request.stream.note_timings(event.timings, choice=choice.key.choice)
+        if choice.first_token_at is None:
+            choice.first_token_at = now
         if not request.first_token_sent:
             request.first_token_sent = True
-            if event.timings is not None:
-                request.stream.note_timings(event.timings)
             ttft_seconds = now - request.generation.arrived_at
             self._observer.first_token(request.generation.pool, ttft_seconds=ttft_seconds)
         elif choice.last_token_at is not None:
             self._observer.token_gap(request.generation.pool, itl_seconds=now - choice.last_token_at)
         choice.last_token_at = now
 
+    def _note_decode(self, request: InFlight, choice: Choice) -> None:
+        """How long a choice decoded which ends on a stop string: of its end, no engine tells."""
+        if choice.first_token_at is not None:
+            decode_seconds = self._clock() - choice.first_token_at
+            request.stream.note_decode(choice.key.choice, decode_seconds=decode_seconds)
+
     def _finish(self, request: InFlight, choice: Choice, event: Finished) -> Verdict:
+        if event.reason == "error" and event.message.startswith(GRAMMAR_FAULT):
+            return UnusableGrammar(event.message)
         if event.reason == "error":
             return EngineFailure(event.message or "the engine failed on this request")
         if event.reason == "abort":
             return "resubmit"  # not on this owner's word: the engine had taken it for dead
         if event.num_generated > len(choice.generated_ids):
             return "resubmit"
-        request.stream.note_timings(event.timings)
+        request.stream.note_timings(event.timings, choice=choice.key.choice)
         text, stopped = choice.stop_strings.push(choice.detokenizer.finish())
         if stopped:
             entries = None if choice.entries is None else choice.entries.stop(text)

@@ -46,9 +46,10 @@ class Failover:
 
         `living` is None while nobody can be judged; `lost` says that the choice's Submit or its tokens may be gone.
         """
-        waited_ms = (now - request.generation.arrived_at) * 1000
-        if choice.engine_id is None and not request.started and waited_ms > tunables.max_queue_wait_ms:
-            return QueueTimeout(f"not scheduled within max_queue_wait_ms = {tunables.max_queue_wait_ms:g}")
+        if choice.engine_id is None and not request.started:
+            error = _overdue(request, now=now, tunables=tunables)
+            if error is not None:
+                return error
         if choice.lost_at is not None and now - choice.lost_at > self.patience_seconds:
             return Unavailable(f"its engine was lost, and no other took it within {self.patience_seconds:g} s")
         if lost:
@@ -65,3 +66,14 @@ class Failover:
                 return EngineFailure(f"given up after {choice.num_lost_engines} engines died while running it")
             return "resubmit"
         return "resubmit" if now - choice.last_heard_at > SILENCE_SECONDS else None
+
+
+def _overdue(request: InFlight, *, now: float, tunables: Tunables) -> QueueTimeout | None:
+    """The refusal of a request that nothing has begun of, where it has waited too long."""
+    waited_seconds = now - request.generation.arrived_at
+    own_seconds = request.generation.timeout_seconds
+    if own_seconds is not None and waited_seconds > own_seconds:
+        return QueueTimeout(f"not scheduled within its own timeout of {own_seconds:g} s")
+    if waited_seconds * 1000 > tunables.max_queue_wait_ms:
+        return QueueTimeout(f"not scheduled within max_queue_wait_ms = {tunables.max_queue_wait_ms:g}")
+    return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Literal
 
 from serving.contracts.ids import PoolName, RequestId
@@ -16,7 +17,8 @@ class Generation:
     """A validated request, tokenised and let in at the door. One entry of `params` a choice.
 
     `arrived_at` is when the request reached this process, in seconds of its monotonic clock: the intervals count from
-    there.
+    there. `weight` is the tenant's share where the pool's order is `fair`. `timeout_seconds` is how long it may wait
+    before it is first scheduled, if it has a bound of its own.
     """
 
     request_id: RequestId
@@ -27,7 +29,9 @@ class Generation:
     stop: tuple[str, ...]
     arrived_at: float
     priority: int = 0
+    weight: float = 1.0
     cache_salt: str = ""
+    timeout_seconds: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,3 +60,18 @@ class Usage:
     completion_tokens: int
     timings: EngineTimings | None = None
     num_cached_tokens: int = 0
+
+
+def timings_together(timings: Iterable[EngineTimings]) -> EngineTimings | None:
+    """Those of a request of several sequences: it waits until the first of them is scheduled, takes as long as the
+    slowest of them, and has the preemptions of all. None where there are none; cached tokens are the first one's."""
+    known = list(timings)
+    if not known:
+        return None
+    return EngineTimings(
+        queue_seconds=min(timing.queue_seconds for timing in known),
+        prefill_seconds=max(timing.prefill_seconds for timing in known),
+        decode_seconds=max(timing.decode_seconds for timing in known),
+        num_preemptions=sum(timing.num_preemptions for timing in known),
+        num_cached_tokens=known[0].num_cached_tokens,
+    )

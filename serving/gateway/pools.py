@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, cast
 
 from redis.asyncio import Redis
 
@@ -14,6 +14,17 @@ from serving.contracts.ids import EngineId, PoolName
 from serving.contracts.messages import EngineSnapshot, decode_announced, decode_snapshot
 from serving.contracts.tunables import Tunables
 from serving.gateway.text.tokenizer import TextModel
+
+
+class PoolLoads(Protocol):
+    """Makes something of what the engines say of themselves; on the gateway's event loop."""
+
+    def look(self, pool: PoolName, snapshots: Sequence[EngineSnapshot], *, max_running: int) -> None:
+        """Take in the snapshots of the pool's engines that are ready; told a few times a second."""
+
+    def retry_after_seconds(self, pool: PoolName) -> float:
+        """When somebody whom the pool has kept waiting for too long may try again."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +56,9 @@ class PoolWatcher:
     restarts.
     """
 
-    def __init__(self, redis: Redis, text_models: Mapping[PoolName, TextModel]) -> None:
+    def __init__(self, redis: Redis, text_models: Mapping[PoolName, TextModel], *, loads: PoolLoads) -> None:
         self._redis = redis
+        self._loads = loads
         self._views = {
             name: PoolView(
                 name=name,
@@ -94,3 +106,4 @@ class PoolWatcher:
             changes["max_model_len"] = min(snapshot.max_model_len for snapshot in ready)
         self._engines[pool] = {snapshot.engine_id: snapshot for snapshot in snapshots}
         self._views[pool] = dataclasses.replace(self._views[pool], **changes)
+        self._loads.look(pool, ready, max_running=self._views[pool].tunables.max_running)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal, Protocol
 
+from serving.contracts.accounting import Spent
 from serving.contracts.ids import EngineId, OwnerId
 from serving.contracts.messages import SequenceKey, Submit
 from serving.contracts.sampling import SamplingParams
@@ -20,13 +21,16 @@ Permit = Any
 
 
 class WaitingRoom(Protocol):
-    """Where a request's permit to wait goes back, and is kept alive meanwhile."""
+    """Where a request's permit is kept alive, leaves the waiting room, and is settled when the request ends."""
 
     async def release(self, permit: Permit) -> None:
-        """Give the permit back. Idempotent."""
+        """The request waits no more, since it runs. Idempotent."""
 
-    async def renew(self, permits: list[Permit]) -> None:
-        """Extend the permits' leases."""
+    async def renew(self, held: list[tuple[Permit, Spent]]) -> None:
+        """Extend the permits' leases, saying what each request has used so far."""
+
+    async def close(self, permit: Permit, spent: Spent, *, still_waits: bool) -> None:
+        """The request ended, having used so much; `still_waits` unless the permit was released. Once a permit."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -54,12 +58,15 @@ class Choice:
     """Who accepted the current attempt."""
     generated_ids: list[int] = dataclasses.field(default_factory=list)
     num_unsent_tokens: int = 0
+    first_token_at: float | None = None
     last_token_at: float | None = None
     started: bool = False
     """Whether any attempt was scheduled."""
     finished: bool = False
     finish_reason: Literal["stop", "length"] | None = None
     num_lost_engines: int = 0
+    num_ahead: int | None = None
+    """Sequences before it where it waits, as last heard."""
     lost_at: float | None = None
     """Since when nothing runs it: its engine was lost, and none has accepted it again."""
 
@@ -73,6 +80,8 @@ class InFlight:
     choices: list[Choice]
     stream: GenerationStream
     permit: Permit | None
+    released: bool = False
+    """Whether the permit has left the waiting room."""
     first_token_sent: bool = False
 
     @property
@@ -90,11 +99,25 @@ class InFlight:
         """Whether all of its choices ended."""
         return all(choice.finished for choice in self.choices)
 
+    @property
+    def spent(self) -> Spent:
+        """What it has used so far: nothing, until something of it was scheduled."""
+        if not self.started:
+            return Spent()
+        return Spent(len(self.generation.prompt_ids), self.stream.num_completion_tokens)
+
+    @property
+    def num_ahead(self) -> int | None:
+        """Sequences before the first of its choices, as last heard; None where no engine has it."""
+        return min((choice.num_ahead for choice in self.choices if choice.num_ahead is not None), default=None)
+
     def next_submit(self, choice: Choice, *, owner_id: OwnerId, now: float) -> Submit:
         """Begin another attempt at a choice: what is left to compute after the tokens delivered so far."""
         choice.attempt += 1
         choice.entry_id = None
         choice.engine_id = None
+        choice.num_ahead = None
+        self.stream.num_ahead = self.num_ahead
         choice.submitted_at = choice.last_heard_at = now
         if self.started and choice.attempt > 1 and choice.lost_at is None:
             choice.lost_at = now
@@ -107,8 +130,10 @@ class InFlight:
             params=choice.params,
             generated_ids=list(choice.generated_ids),
             priority=self.generation.priority,
+            weight=self.generation.weight,
             cache_salt=self.generation.cache_salt,
             waited_seconds=self._age_in_queue(choice, now),
+            timeout_seconds=None if self.started else self.generation.timeout_seconds,
         )
 
     def _age_in_queue(self, choice: Choice, now: float) -> float:

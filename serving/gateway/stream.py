@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
+import msgspec
+
 from serving.contracts.errors import DomainError
 from serving.contracts.messages import EngineTimings
-from serving.gateway.generation import ChoiceDelta, Usage
+from serving.gateway.generation import ChoiceDelta, Usage, timings_together
 
 
 class GenerationStream(AsyncIterator[ChoiceDelta]):
@@ -25,7 +27,9 @@ class GenerationStream(AsyncIterator[ChoiceDelta]):
         self._failure: DomainError | None = None
         self._on_close = on_close
         self.num_completion_tokens = 0
-        self._timings: EngineTimings | None = None
+        self.num_ahead: int | None = None
+        """While it waits: sequences before it at its engine, as last heard; None where none has it."""
+        self._timings: dict[int, EngineTimings] = {}
         self._num_cached_tokens = num_prompt_tokens
 
     # --- the caller's side ---
@@ -55,9 +59,11 @@ class GenerationStream(AsyncIterator[ChoiceDelta]):
     @property
     def usage(self) -> Usage:
         """Tokens so far; final after the last choice ended."""
-        num_cached_tokens = 0 if self._timings is None else self._num_cached_tokens
         return Usage(
-            self._num_prompt_tokens, self.num_completion_tokens, self._timings, num_cached_tokens=num_cached_tokens
+            self._num_prompt_tokens,
+            self.num_completion_tokens,
+            timings_together(self._timings.values()),
+            num_cached_tokens=self._num_cached_tokens if self._timings else 0,
         )
 
     # --- the gateway's side ---
@@ -66,11 +72,17 @@ class GenerationStream(AsyncIterator[ChoiceDelta]):
         """The request was first scheduled."""
         self._first_scheduled.set()
 
-    def note_timings(self, timings: EngineTimings) -> None:
+    def note_timings(self, timings: EngineTimings, *, choice: int = 0) -> None:
         """What the engine says of a choice. The first one computes what its siblings then find cached: the least of
         what they found is what was cached for the request."""
-        self._timings = timings
+        self._timings[choice] = timings
         self._num_cached_tokens = min(self._num_cached_tokens, timings.num_cached_tokens)
+
+    def note_decode(self, choice: int, *, decode_seconds: float) -> None:
+        """The gateway has ended a choice of which the engine has told the beginning."""
+        known = self._timings.get(choice)
+        if known is not None:
+            self._timings[choice] = msgspec.structs.replace(known, decode_seconds=decode_seconds)
 
     def push(self, delta: ChoiceDelta) -> None:
         """Hand over new text."""

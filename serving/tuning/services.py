@@ -15,6 +15,7 @@ from redis import Redis
 from serving.contracts.errors import InvalidValue, NothingChanges, StaleVersion
 from serving.contracts.ids import PoolName
 from serving.contracts.messages import AnnouncedTunables
+from serving.contracts.texts import is_storable
 from serving.contracts.tunables import Tunables
 from serving.tuning.announcing import announce
 from serving.tuning.models import Pool, TunablesVersion
@@ -116,6 +117,5 @@ def _announce_on_commit(version: TunablesVersion, *, redis: Redis) -> None:
 
 
 def _check_reason(reason: str) -> None:
-    # PostgreSQL stores no NUL.
-    if len(reason) > LONGEST_REASON or "\0" in reason:
-        raise InvalidValue("reason", reason, f"a text of at most {LONGEST_REASON} characters, none of them NUL")
+    if not is_storable(reason, longest=LONGEST_REASON):
+        raise InvalidValue("reason", reason, f"a text of at most {LONGEST_REASON} characters, without NUL and API keys")

@@ -8,6 +8,7 @@ import socket
 import uuid
 from collections.abc import Callable
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from redis import Redis
 
@@ -25,6 +26,9 @@ from serving.worker.mailbox import Leave, Mailbox
 from serving.worker.publisher import Publisher
 from serving.worker.receiver import Receiver
 
+if TYPE_CHECKING:
+    from serving.engine.sampling.grammars import MaskProvider
+
 logger = logging.getLogger(__name__)
 
 _JOIN_SECONDS = 5.0
@@ -34,7 +38,8 @@ class EngineWorker:
     """Owns an engine and the threads around it: receiver, publisher, heartbeat, and the accelerator's gauge.
 
     `redis` makes a connection of its own for each thread. The engine is built on the pool's announced tunables. `gauge`
-    reads the accelerator, on a thread of its own; on a CPU there is none to read, and no such thread.
+    reads the accelerator, on a thread of its own; on a CPU there is none to read, and no such thread. `masks` are the
+    runner's: what comes is compiled by them before the engine's thread has it.
     """
 
     def __init__(
@@ -48,6 +53,7 @@ class EngineWorker:
         dtype: str,
         backend: str = "",
         gauge: DeviceGauge | None = None,
+        masks: MaskProvider | None = None,
     ) -> None:
         self.engine_id = EngineId(f"{socket.gethostname()}-{uuid.uuid4().hex[:12]}")
         announced = _announced(redis(), pool)
@@ -85,6 +91,7 @@ class EngineWorker:
             mailbox=self._mailbox,
             publisher=self._publisher,
             num_credits=self._credits,
+            masks=masks,
         )
 
     def run(self, *, drain_seconds: float) -> None:

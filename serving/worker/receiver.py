@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from redis import Redis
@@ -25,6 +25,9 @@ from serving.contracts.messages import (
 )
 from serving.worker.mailbox import Mailbox
 from serving.worker.publisher import Publisher
+
+if TYPE_CHECKING:
+    from serving.engine.sampling.grammars import MaskProvider
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +53,7 @@ class Receiver:
         mailbox: Mailbox,
         publisher: Publisher,
         num_credits: Callable[[], int | None],
+        masks: MaskProvider | None = None,
     ) -> None:
         self._redis = redis
         self._engine_id = engine_id
@@ -58,6 +62,7 @@ class Receiver:
         self._mailbox = mailbox
         self._publisher = publisher
         self._num_credits = num_credits
+        self._masks = masks
         self._read_ids: dict[bytes, list[bytes]] = {}
         self._stopping = threading.Event()
         self._draining = False
@@ -134,7 +139,14 @@ class Receiver:
         if submit.schema_version != SCHEMA_VERSION:
             self._refuse_schema(submit)
             return
+        self._prepare(submit)
         self._mailbox.put(submit)
+
+    def _prepare(self, submit: Submit) -> None:
+        """Compile what a text has to follow, so that the engine's thread finds it compiled; failures are told there."""
+        if self._masks is not None and submit.params.grammar is not None:
+            with contextlib.suppress(Exception):
+                self._masks.compile(submit.params.grammar)
 
     def _refuse_schema(self, submit: Submit) -> None:
         text = f"this engine reads messages of version {SCHEMA_VERSION}, not {submit.schema_version}"

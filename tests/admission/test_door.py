@@ -10,8 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
-from serving.admission.door import Door, Permit, Weight, estimate_retry_seconds
+from serving.admission.door import Door
+from serving.admission.permits import Permit, Weight
+from serving.admission.refusals import estimate_retry_seconds
 from serving.contracts import keys
+from serving.contracts.accounting import Spent
 from serving.contracts.errors import QueueFull, Unavailable
 from serving.contracts.ids import PoolName
 from serving.contracts.tunables import Tunables
@@ -91,7 +94,7 @@ async def test_releasing_twice_gives_back_once(door: Door, redis: Redis) -> None
 
 async def test_true_length_takes_the_place_of_the_estimate(door: Door, redis: Redis) -> None:
     permit = await enter(door, 2, 500, bounds(tokens=1000))
-    permit = await door.settle(permit, 120, tunables=bounds(tokens=1000))
+    permit = await door.settle(permit, Weight(2, 120), tunables=bounds(tokens=1000))
     assert permit.weight == Weight(2, 120)
     assert await totals(redis) == (2, 120)
     await door.release(permit)
@@ -102,9 +105,9 @@ async def test_true_length_that_does_not_fit_is_refused_and_nothing_moves(door: 
     await enter(door, 1, 800, bounds(tokens=1000))
     permit = await enter(door, 1, 100, bounds(tokens=1000))
     with pytest.raises(QueueFull):
-        await door.settle(permit, 201, tunables=bounds(tokens=1000))
+        await door.settle(permit, Weight(1, 201), tunables=bounds(tokens=1000))
     assert await totals(redis) == (2, 900)
-    await door.settle(permit, 200, tunables=bounds(tokens=1000))
+    await door.settle(permit, Weight(1, 200), tunables=bounds(tokens=1000))
     assert await totals(redis) == (2, 1000)
 
 
@@ -130,17 +133,17 @@ async def test_renewed_lease_goes_on_and_ended_ones_are_swept(redis: Redis) -> N
     brief, long = Door(redis, lease_seconds=0.2), Door(redis)
     kept = await enter(brief, 1, 1, bounds(4))
     await enter(brief, 1, 2, bounds(4))
-    await long.renew([kept])
+    await long.renew([(kept, Spent())])
     await asyncio.sleep(0.25)
-    await long.renew([kept])
+    await long.renew([(kept, Spent())])
     assert await totals(redis) == (1, 1)
 
 
 async def test_renewing_does_not_bring_back_what_was_released(door: Door, redis: Redis) -> None:
     permit = await enter(door, 1, 1, bounds())
     await door.release(permit)
-    await door.renew([permit])
-    assert await door.settle(permit, 7, tunables=bounds()) is not None
+    await door.renew([(permit, Spent())])
+    assert await door.settle(permit, Weight(1, 7), tunables=bounds()) is not None
     assert await totals(redis) == (0, 0)
     assert await redis.zcard(keys.permits(POOL)) == 0
 

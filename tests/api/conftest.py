@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import datetime
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -13,25 +14,31 @@ import httpx
 import openai
 import pytest
 from redis import Redis as BlockingRedis
-from redis.asyncio import Redis
+from redis.asyncio import BlockingConnectionPool, Redis
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from serving.admission.authenticator import Authenticator
 from serving.admission.door import Door, Permit
 from serving.admission.drain import DrainState
 from serving.admission.keys import KeyText
+from serving.admission.prediction import Predictor
+from serving.admission.selectors import used_tokens
 from serving.admission.services import create_key
+from serving.admission.spent_before import SpentBefore
+from serving.admission.tenants import ensure_tenant
 from serving.api.prompting import Prompter
 from serving.api.starting import Starter
 from serving.config.asgi import build_application
 from serving.contracts.errors import DomainError
 from serving.contracts.ids import PoolName
-from serving.contracts.messages import EngineTimings
+from serving.contracts.messages import MAX_PRIORITY, EngineTimings
 from serving.contracts.tunables import Tunables
 from serving.gateway.generation import ChoiceDelta, Generation
 from serving.gateway.pools import PoolView
 from serving.gateway.stream import GenerationStream
 from serving.gateway.text.chat_template import ChatTemplate
 from serving.gateway.text.tokenizer import TextModel
+from serving.threads import in_thread
 from serving.tuning.services import ensure_pool
 
 POOL = PoolName("default")
@@ -94,6 +101,9 @@ class ScriptedGateway:
             stream.num_completion_tokens += piece.num_tokens
             stream.push(piece)
 
+    def keeps_waiting(self, pool: PoolName, tenant: str) -> bool:
+        return any(generation.tenant == tenant for generation in self.generations)
+
     def pool_of(self, model: str) -> PoolView | None:
         return self.view if model == self.view.model else None
 
@@ -133,11 +143,13 @@ class ScriptedServices:
 
     redis: Redis
     blocking_redis: BlockingRedis
+    authenticator: Authenticator
     gateway: ScriptedGateway
     door: Door
     chat_templates: dict[str, ChatTemplate]
     observer: RecordingObserver
     drain: DrainState
+    predictor: Predictor
     starter: Starter
     prompter: Prompter
     header_hold_seconds: float = 5.0
@@ -168,25 +180,38 @@ def text_model(model_folder: Path) -> Iterator[TextModel]:
 
 @pytest.fixture
 async def services(valkey: str, model_folder: Path, text_model: TextModel) -> AsyncIterator[ScriptedServices]:
-    redis, blocking = Redis.from_url(valkey), BlockingRedis.from_url(valkey)
+    redis, blocking = _connect_patiently(valkey), BlockingRedis.from_url(valkey)
     view = PoolView(name=POOL, text_model=text_model, tunables=Tunables(), max_model_len=CONTEXT, num_engines=1)
-    door, observer, drain = Door(redis), RecordingObserver(), DrainState()
-    gateway = ScriptedGateway(view, door)
-    starter = Starter(gateway=gateway, door=door, observer=observer, drain=drain)
+    door, observer, drain = Door(redis, spent_before=SpentBefore(_read_ledger)), RecordingObserver(), DrainState()
+    gateway, predictor = ScriptedGateway(view, door), Predictor(redis, [POOL])
+    starter = Starter(gateway=gateway, door=door, observer=observer, drain=drain, predictor=predictor)
     chat_templates = {MODEL: ChatTemplate.load(model_folder)}
+    authenticator = Authenticator(redis)
     yield ScriptedServices(
         redis=redis,
         blocking_redis=blocking,
+        authenticator=authenticator,
         gateway=gateway,
         door=door,
         chat_templates=chat_templates,
         observer=observer,
         drain=drain,
+        predictor=predictor,
         starter=starter,
         prompter=Prompter(starter=starter, chat_templates=chat_templates),
     )
+    await authenticator.close()
     await redis.aclose()
     blocking.close()
+
+
+def _connect_patiently(url: str) -> Redis:
+    """As in production, but a burst on a slow machine waits for a connection as long as it takes."""
+    return Redis(connection_pool=BlockingConnectionPool.from_url(url, max_connections=32, timeout=None))
+
+
+async def _read_ledger(subject: str, since_day: datetime.date) -> int:
+    return await in_thread(used_tokens, subject, since_day=since_day)
 
 
 @pytest.fixture
@@ -201,9 +226,10 @@ def application(services: ScriptedServices) -> Any:
 
 @pytest.fixture
 def key(transactional_db: None) -> KeyText:
-    """A key with every scope that the API knows."""
+    """A key with every scope that the API knows, of a tenant that may send every priority."""
     ensure_pool(POOL, MODEL)
-    return create_key("tests", scopes=["generate", "observe", "operate"])
+    ensure_tenant("tests", most_urgent=-MAX_PRIORITY)
+    return create_key("tests", scopes=["generate", "observe", "operate", "admin"])
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ BAD_FIELDS: list[tuple[str, Any]] = [
             *({"5": True}, {"5": None}, {str(index): 1 for index in range(1025)}, {"9" * 5000: 1}, {"\u0665": 1}),
         )
     ],
-    *[("best_of", value) for value in (999, 2, True)],
+    *[("best_of", value) for value in (999, 17, 0, -1, True, "2", 2.0)],
     *[("presence_penalty", value) for value in (2.1, -2.1, False, "0", "nan")],
     *[("frequency_penalty", value) for value in (2.0001, -3, True, "1", [])],
     *[("repetition_penalty", value) for value in (0, -1, 10.1, True, "1")],
@@ -304,7 +304,7 @@ async def test_exceptions_of_ours_are_logged_and_not_told(
 async def test_full_queue_is_refused_before_anything_is_tokenised(
     client: httpx.AsyncClient, services: ScriptedServices, gateway: ScriptedGateway, sdk: openai.AsyncOpenAI
 ) -> None:
-    gateway.change_view(tunables=Tunables(max_queue_requests=15))
+    gateway.change_view(tunables=Tunables(max_queue_requests=15, urgent_queue_ratio=0))
     response = await client.post("/v1/completions", json={"model": MODEL, "prompt": "x" * 600, "n": 16})
     assert error_of(response, status=429)["code"] == "queue_full"
     assert int(response.headers["retry-after"]) >= 1

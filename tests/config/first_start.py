@@ -10,8 +10,9 @@ import django
 django.setup()
 
 from django.contrib.auth import authenticate, get_user_model  # noqa: E402
+from django.contrib.auth.models import Group  # noqa: E402
 
-from serving.admission.services import find_principal  # noqa: E402
+from serving.admission.principals import find_principal  # noqa: E402
 from serving.config.bootstrap import first_run_file, prepare_database  # noqa: E402
 from serving.tuning.selectors import current_tunables, pool_names  # noqa: E402
 
@@ -21,6 +22,7 @@ def main() -> None:
     was_first = prepare_database(said.append, with_accounts=True)
     content = json.loads(first_run_file().read_text())
     operator = authenticate(username=content["username"], password=content["password"])
+    principal = find_principal(f"Bearer {content['api_key']}")
     print(
         json.dumps(
             {
@@ -29,7 +31,9 @@ def main() -> None:
                 "content": content,
                 "is_operator": operator is not None and operator.is_superuser,
                 "num_users": get_user_model().objects.count(),
-                "scopes": sorted(find_principal(f"Bearer {content['api_key']}").scopes),
+                "scopes": sorted(principal.scopes),
+                "most_urgent": principal.account.most_urgent,
+                "roles": sorted(Group.objects.values_list("name", flat=True)),
                 "pools": pool_names(),
                 "version": current_tunables("default").version,
             }

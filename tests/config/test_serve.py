@@ -141,6 +141,8 @@ def test_a_first_start_makes_operator_key_and_pool_once(
     assert first["content"].keys() == {"console_url", "username", "password", "api_key"}
     assert first["is_operator"]
     assert first["scopes"] == ["admin", "batch", "generate", "observe", "operate"]
+    assert first["most_urgent"] == -100
+    assert first["roles"] == ["admin", "auditor", "operator", "viewer"]
     assert (first["pools"], first["version"], first["num_users"]) == (["default"], 1, 1)
     assert stat.S_IMODE((tmp_path / "first-run.json").stat().st_mode) == 0o600
 

@@ -20,6 +20,7 @@ from django.test import AsyncClient
 from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 
+from serving.admission.authenticator import Authenticator
 from serving.contracts.ids import PoolName
 from serving.telemetry.feed import LiveFeed, broadcast
 from serving.telemetry.frames import LiveFrame, Point, encode_live
@@ -44,6 +45,7 @@ class Services:
     blocking_redis: BlockingRedis
     feed: LiveFeed
     publishing_layer: Any
+    authenticator: Authenticator
     prompter: Any = None
     gateway: Any = dataclasses.field(default_factory=lambda: SimpleNamespace(refresh_pools=_do_nothing, pools=list))
 
@@ -72,11 +74,12 @@ async def _do_nothing() -> None: ...
 async def console_services(url: str) -> AsyncIterator[Services]:
     """The parts of a web process over the Redis at `url`, its feed running."""
     redis, blocking_redis = Redis.from_url(url), BlockingRedis.from_url(url)
-    feed, layer = LiveFeed(make_layer(url)), make_layer(url)
+    feed, layer, authenticator = LiveFeed(make_layer(url)), make_layer(url), Authenticator(redis)
     await feed.start()
     try:
-        yield Services(redis, blocking_redis, feed, layer)
+        yield Services(redis, blocking_redis, feed, layer, authenticator)
     finally:
+        await authenticator.close()
         await feed.close()
         await layer.flush()
         await redis.aclose()

@@ -22,19 +22,19 @@ class Stored:
 
 def test_every_tunable_has_one_lever_under_a_heading() -> None:
     groups = present_levers(describe())
-    assert [group.title for group in groups] == ["Batching", "Queue", "KV memory"]
+    assert [group.title for group in groups] == ["Batching", "Queue", "Objectives", "KV memory"]
     names = [lever.name for group in groups for lever in group.levers]
     assert sorted(names) == sorted(spec.name for spec in describe())
 
 
 def test_a_tunable_that_nobody_grouped_is_among_the_others() -> None:
     stray = TunableSpec(
-        name="slo_ttft_ms", kind="number", default=5.0, unit="ms", effect="next step", help="A goal", low=0, high=9e9
+        name="ttft_slo_ms", kind="number", default=5.0, unit="ms", effect="next step", help="A goal", low=0, high=9e9
     )
     last = present_levers([*describe(), stray])[-1]
-    assert (last.title, [lever.name for lever in last.levers]) == ("Other", ["slo_ttft_ms"])
+    assert (last.title, [lever.name for lever in last.levers]) == ("Other", ["ttft_slo_ms"])
     (lever,) = last.levers
-    assert (lever.label, lever.bounds) == ("SLO TTFT", "0 – 9,000,000,000")
+    assert (lever.label, lever.bounds) == ("TTFT SLO", "0 – 9,000,000,000")
     assert (lever.low, lever.high, lever.step) == ("0", "9000000000", "1")
 
 

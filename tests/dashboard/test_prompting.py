@@ -18,6 +18,7 @@ from serving.contracts.errors import (
     DomainError,
     EngineFailure,
     PoolNotFound,
+    PredictedTooLate,
     QueueFull,
     Unavailable,
 )
@@ -120,6 +121,7 @@ async def test_a_failure_after_the_beginning_is_the_last_line(
         (ContextLengthExceeded("too long", param="text"), 400),
         (PoolNotFound("there is no pool"), 404),
         (QueueFull("full", retry_after_seconds=2.1), 429),
+        (PredictedTooLate("late", retry_after_seconds=2.1), 429),
         (Unavailable("no engine", retry_after_seconds=5), 503),
         (RuntimeError("a secret"), 500),
     ],

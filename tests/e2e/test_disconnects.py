@@ -76,7 +76,7 @@ def test_two_hundred_streams_that_leave_at_once_leave_nothing(stack: Stack) -> N
 
 def test_all_choices_find_a_place_or_none(stack: Stack, client: openai.OpenAI, model: str) -> None:
     stack.wait_until_idle()
-    stack.tune(max_queue_requests=15)
+    stack.tune(max_queue_requests=15, urgent_queue_ratio=0)
     try:
         with pytest.raises(openai.RateLimitError):
             client.completions.create(model=model, prompt="Hello", max_tokens=5, n=16)
@@ -84,7 +84,7 @@ def test_all_choices_find_a_place_or_none(stack: Stack, client: openai.OpenAI, m
         assert len(answer.choices) == 15
         stack.wait_until_idle()
     finally:
-        stack.tune(max_queue_requests=256)
+        stack.tune(max_queue_requests=256, urgent_queue_ratio=0.1)
 
 
 def test_same_request_id_from_two_clients_is_no_identity(stack: Stack) -> None:

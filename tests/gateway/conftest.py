@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from serving.admission.prediction import Predictor
 from serving.config.services import connect
 from serving.contracts.ids import OwnerId
 from serving.gateway.core import Gateway
@@ -59,6 +60,7 @@ async def start_gateway(valkey: str, text_model: TextModel) -> AsyncIterator[Cal
             text_models={POOL: text_model},
             waiting_room=room,
             observer=observer,
+            loads=Predictor(redis, [POOL]),
             failover_seconds=failover_seconds,
         )
         started.append((gateway, redis, reading_redis))

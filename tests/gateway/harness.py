@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from serving.contracts.accounting import Spent
 from serving.contracts.errors import DomainError
 from serving.contracts.ids import PoolName, RequestId
 from serving.contracts.messages import EngineSnapshot, TokenLogprobs
-from serving.contracts.sampling import SamplingParams
+from serving.contracts.sampling import GRAMMAR_FAULT, SamplingParams
 from serving.engine.plan import StepPlan, StepResult
 from serving.gateway.core import Gateway
 from serving.gateway.generation import Generation
@@ -45,7 +46,8 @@ class ScriptedRunner:
         errors: dict[int, str] = {}
         for index, chunk in enumerate(plan.chunks):
             if chunk.samples and chunk.params.seed in self.failing_seeds and chunk.sample_index >= 2:
-                errors[index] = "the logits are not numbers"
+                fault = "the logits are not numbers" if chunk.params.grammar is None else f"{GRAMMAR_FAULT}: too vague"
+                errors[index] = fault
                 token_ids.append([])
                 continue
             token_ids.append([self._next(chunk.params.seed, chunk.sample_index)] if chunk.samples else [])
@@ -105,17 +107,21 @@ class RecordingObserver:
 
 
 class RecordingRoom:
-    """A waiting room that only counts what is given back."""
+    """A waiting room that only writes down what it is told."""
 
     def __init__(self) -> None:
         self.released: list[Any] = []
-        self.renewed: list[Any] = []
+        self.renewed: list[tuple[Any, Spent]] = []
+        self.closed: list[tuple[Any, Spent, bool]] = []
 
     async def release(self, permit: Any) -> None:
         self.released.append(permit)
 
-    async def renew(self, permits: list[Any]) -> None:
-        self.renewed.extend(permits)
+    async def renew(self, held: list[tuple[Any, Spent]]) -> None:
+        self.renewed.extend(held)
+
+    async def close(self, permit: Any, spent: Spent, *, still_waits: bool) -> None:
+        self.closed.append((permit, spent, still_waits))
 
 
 @dataclasses.dataclass
@@ -158,6 +164,7 @@ class Harness:
         permit: Any = None,
         cache_salt: str = "",
         priority: int = 0,
+        timeout_seconds: float | None = None,
         **sampling: Any,
     ) -> GenerationStream:
         """Submit a request with a choice a seed."""
@@ -172,6 +179,7 @@ class Harness:
             arrived_at=time.monotonic(),
             cache_salt=cache_salt,
             priority=priority,
+            timeout_seconds=timeout_seconds,
         )
         return self.gateway.generate(generation, permit=permit)
 

@@ -59,6 +59,18 @@ def test_what_nobody_took_in_time_is_refused(request_in_flight: InFlight) -> Non
     assert isinstance(judge(request_in_flight, now=2.0, tunables=Tunables(max_queue_wait_ms=1000)), QueueTimeout)
 
 
+@pytest.mark.parametrize(("own", "refused"), [(None, False), (1.5, True), (9.0, False)])
+def test_own_timeout_counts_where_it_is_the_smaller(
+    request_in_flight: InFlight, own: float | None, refused: bool
+) -> None:
+    request_in_flight.generation = dataclasses.replace(request_in_flight.generation, timeout_seconds=own)
+    verdict = judge(request_in_flight, now=2.0, tunables=Tunables(max_queue_wait_ms=3000))
+    assert isinstance(verdict, QueueTimeout) == refused
+    assert isinstance(judge(request_in_flight, now=4.0, tunables=Tunables(max_queue_wait_ms=3000)), QueueTimeout)
+    request_in_flight.choices[0].started = True
+    assert judge(request_in_flight, now=99.0) is None
+
+
 def test_what_an_engine_took_is_the_engines_to_refuse(request_in_flight: InFlight) -> None:
     request_in_flight.choices[0].engine_id = ENGINE
     assert judge(request_in_flight, now=2.0, tunables=Tunables(max_queue_wait_ms=1000)) is None

@@ -16,6 +16,7 @@ from serving.engine.plan import PlannedChunk
 from serving.engine.recent import RecentMap
 from serving.engine.sampling.blocks import is_on_cpu
 from serving.engine.sampling.filters import Draws
+from serving.engine.sampling.grammars import GrammarMasks, MaskProvider, Masks, count_admitted, forbid
 from serving.engine.sampling.logprobs import logprobs_of
 from serving.engine.sampling.penalties import Penalties, TokenBooks
 
@@ -53,6 +54,15 @@ class _Bans:
     token_ids: npt.NDArray[np.int64]
     until: npt.NDArray[np.int64]
 
+    def emptying(self, rows: Sequence[int], masks: Masks) -> list[int]:
+        """Those of `rows` in which all that their `masks` admit is banned."""
+        banned = [self.token_ids[self.rows == row] for row in rows]
+        return [
+            row
+            for row, mask, token_ids in zip(rows, masks, banned, strict=True)
+            if len(token_ids) and count_admitted(mask) == count_admitted(mask, token_ids)
+        ]
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Lists:
@@ -72,22 +82,25 @@ class _Settings:
     penalties: Penalties | None
     bias: _Bias | None
     bans: _Bans | None
+    grammar_rows: list[int]
     draws: Draws | None
     logprob_rows: list[int]
 
 
 class Sampler:
-    """Owns the settings of the last batch, the lists of the rows lately seen and the books of their penalised tokens;
-    called by the engine's thread.
+    """Owns the settings of the last batch, the lists of the rows lately seen, the books of their penalised tokens and
+    how far their grammars have come; called by the engine's thread.
 
     A row's token is a function of its logits and its chunk alone, whoever shares the batch: filters are thresholds of
     probability, found from sorted values and never from sorted positions, and the draw inverts the cumulative
     distribution in the order of token ids at one number made from seed, choice and index.
     """
 
-    def __init__(self, eos_token_ids: frozenset[int]) -> None:
+    def __init__(self, eos_token_ids: frozenset[int], *, masks: MaskProvider | None = None) -> None:
+        """Without `masks`, a row that follows a grammar is an error."""
         self._eos_token_ids = eos_token_ids
         self._books = TokenBooks()
+        self._grammars = GrammarMasks(masks)
         self._settings: _Settings | None = None
         self._lists: RecentMap[int, _Lists] = RecentMap(_MAX_REMEMBERED)
 
@@ -96,11 +109,12 @@ class Sampler:
 
         In this order: log probabilities are read from the logits as the model gave them; repetition penalty, frequency
         and presence penalties; `logit_bias`, which a penalty is not to scale; bans (`min_tokens`), which no bias lifts;
-        temperature, top_k, top_p of what top_k left, min_p relative to the most probable token. Tokens as probable as
-        the last one kept by top_k or top_p are kept too. What nobody in the batch asks for is not computed.
+        what a grammar does not admit, and where it admits nothing but what is banned, that is not banned; temperature,
+        top_k, top_p of what top_k left, min_p relative to the most probable token. Tokens as probable as the last one
+        kept by top_k or top_p are kept too. What nobody in the batch asks for is not computed.
 
-        A row whose logits are not finite, or that has no token left, is reported in `errors`; the others are not
-        affected.
+        A row whose logits are not finite, or that has no token left, or whose grammar cannot be followed is reported in
+        `errors`; the others are not affected.
         """
         if not chunks:
             return Sampled([], {})
@@ -111,10 +125,9 @@ class Sampler:
         if settings.bias is not None:
             bias = settings.bias
             logits.index_put_((bias.rows, bias.token_ids), bias.values, accumulate=True)
-        if settings.bans is not None:
-            _ban(logits, settings.bans, chunks)
+        broken = self._restrict(logits, settings, chunks)
         token_ids, highest = _most_probable(logits)
-        errors = _errors(highest.tolist())
+        errors = _errors(highest.tolist()) | broken
         if settings.draws is not None:
             drawing = [chunks[row] for row in settings.draws.rows.tolist()]
             drawn = settings.draws.draw(
@@ -127,6 +140,22 @@ class Sampler:
         chosen: list[int] = token_ids.tolist()
         logprobs = {} if asked is None else _logprobs(asked, settings, chosen, errors)
         return Sampled(chosen, errors, logprobs)
+
+    def _restrict(self, logits: torch.Tensor, settings: _Settings, chunks: Sequence[PlannedChunk]) -> dict[int, str]:
+        """Take away what is banned and what no grammar admits; what is wrong with grammars, by row."""
+        if len(self._grammars):
+            self._grammars.drop_unused()
+        rows = settings.grammar_rows
+        if not rows:
+            if settings.bans is not None:
+                _ban(logits, settings.bans, chunks)
+            return {}
+        masks, broken = self._grammars.fill(rows, chunks, vocab_size=logits.shape[-1])
+        if settings.bans is not None:
+            spared = settings.bans.emptying(rows, masks)
+            _ban(logits, settings.bans, chunks, spared=spared)
+        forbid(logits, rows, masks)
+        return broken
 
     def _settings_of(self, chunks: Sequence[PlannedChunk], *, vocab_size: int, device: torch.device) -> _Settings:
         params = [chunk.params for chunk in chunks]
@@ -146,6 +175,7 @@ class Sampler:
             penalties=Penalties.of(params, device=device),
             bias=_bias_of(lists, device=device),
             bans=_bans_of(lists),
+            grammar_rows=[index for index, row in enumerate(params) if row.grammar is not None],
             draws=Draws.of(params, vocab_size=vocab_size, device=device),
             logprob_rows=[index for index, row in enumerate(params) if row.num_logprobs is not None],
         )
@@ -198,10 +228,12 @@ def _by_row(token_ids: Mapping[int, npt.NDArray[np.int64]]) -> tuple[npt.NDArray
     return rows, np.concatenate(list(token_ids.values()))
 
 
-def _ban(logits: torch.Tensor, bans: _Bans, chunks: Sequence[PlannedChunk]) -> None:
-    """Give no probability to what would end a sequence before its `min_tokens`."""
+def _ban(logits: torch.Tensor, bans: _Bans, chunks: Sequence[PlannedChunk], *, spared: Sequence[int] = ()) -> None:
+    """Give no probability to what would end a sequence before its `min_tokens`, but in the `spared` rows."""
     indices = np.fromiter([chunk.sample_index for chunk in chunks], dtype=np.int64)
     active = indices[bans.rows] < bans.until
+    if spared:
+        active &= ~np.isin(bans.rows, spared)
     if active.any():
         rows, token_ids = (torch.from_numpy(array[active]).to(logits.device) for array in (bans.rows, bans.token_ids))
         logits[rows, token_ids] = -torch.inf

@@ -11,12 +11,14 @@ from typing import Any
 
 import jinja2
 import jinja2.ext
+import jinja2.meta
 import jinja2.nodes
 import jinja2.parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from serving.contracts.errors import InvalidValue
 from serving.gateway.text.folder import ModelTextProblem, read_optional_object, read_text
+from serving.gateway.text.tool_calls import ToolCallFormat
 
 _TEMPLATE_FILE = "chat_template.jinja"
 _CONFIG_FILE = "tokenizer_config.json"
@@ -49,21 +51,27 @@ class ChatTemplate:
     """
 
     model: str
+    tool_call_format: ToolCallFormat | None
+    """How the model is told to write calls of tools; None where its template knows no tools, or another way."""
     _template: jinja2.Template | None
+    _template_with_tools: jinja2.Template | None
     _special_tokens: Mapping[str, str]
 
     @classmethod
     def load(cls, folder: Path, *, now: Callable[[], datetime] | None = None) -> ChatTemplate:
         """Read `chat_template.jinja`, or `chat_template` of `tokenizer_config.json` (of several, the one named
-        `default`). `now` gives the local time to templates that write a date.
+        `default`, and `tool_use` for requests with tools). `now` gives the local time to templates that write a date.
 
         Raises `ModelTextProblem`, naming folder and file, where a template is there and cannot be compiled.
         """
         config = read_optional_object(folder, _CONFIG_FILE)
-        file, source = _find_source(folder, config)
+        file, source, source_with_tools = _find_sources(folder, config)
+        environment = _build_environment(now or _local_time)
         return cls(
             model=folder.name,
-            _template=None if source is None else _compile(folder, file, source, now or _local_time),
+            tool_call_format=_find_tool_call_format(environment, source_with_tools),
+            _template=_compile(environment, source, folder=folder, file=file),
+            _template_with_tools=_compile(environment, source_with_tools, folder=folder, file=file),
             _special_tokens=_special_tokens(config),
         )
 
@@ -72,8 +80,16 @@ class ChatTemplate:
         """Whether the model has a chat template."""
         return self._template is not None
 
-    def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
         """The prompt's text, to be encoded without further special tokens: the template writes its own.
+
+        `tools`, in OpenAI's form, are for templates with a `tool_call_format`; others leave them out.
 
         A `content` of null, as beside `tool_calls`, is shown to the template as an empty string, since templates
         join it with others; a tool call's arguments are shown as the object that their JSON text holds. Text of a
@@ -85,11 +101,12 @@ class ChatTemplate:
         if self._template is None:
             raise NoChatTemplate(self.model)
         shown = [_shown_to_template(message) for message in messages]
+        template = self._template_with_tools if tools and self._template_with_tools is not None else self._template
         try:
-            return self._template.render(
+            return template.render(
                 **self._special_tokens,
                 messages=shown,
-                tools=None,
+                tools=tools or None,
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
             )
@@ -97,25 +114,25 @@ class ChatTemplate:
             raise MessagesRefused(str(error) or type(error).__name__) from error
 
 
-def _find_source(folder: Path, config: Mapping[str, Any]) -> tuple[str, str | None]:
+def _find_sources(folder: Path, config: Mapping[str, Any]) -> tuple[str, str | None, str | None]:
+    """The file, its template, and its template for requests with tools, which often is the same."""
     source = read_text(folder, _TEMPLATE_FILE)
     if source is not None:
-        return _TEMPLATE_FILE, source
+        return _TEMPLATE_FILE, source, source
     value = config.get("chat_template")
     if value is None or isinstance(value, str):
-        return _CONFIG_FILE, value
+        return _CONFIG_FILE, value, value
     try:
         named = {entry["name"]: str(entry["template"]) for entry in value}
     except (TypeError, KeyError):
         raise ModelTextProblem(folder, _CONFIG_FILE, "has a chat_template that is neither text nor a list") from None
-    if "default" in named:
-        return _CONFIG_FILE, named["default"]
-    if len(named) == 1:
-        return _CONFIG_FILE, next(iter(named.values()))
-    raise ModelTextProblem(folder, _CONFIG_FILE, f"has chat templates {', '.join(named)} and none named default")
+    if "default" not in named and len(named) != 1:
+        raise ModelTextProblem(folder, _CONFIG_FILE, f"has chat templates {', '.join(named)} and none named default")
+    default = named["default"] if "default" in named else next(iter(named.values()))
+    return _CONFIG_FILE, default, named.get("tool_use", default)
 
 
-def _compile(folder: Path, file: str, source: str, now: Callable[[], datetime]) -> jinja2.Template:
+def _build_environment(now: Callable[[], datetime]) -> ImmutableSandboxedEnvironment:
     # The settings and functions that templates are written for (Transformers, `chat_template_utils`). What they make
     # is a prompt and no HTML.
     environment = ImmutableSandboxedEnvironment(
@@ -124,10 +141,31 @@ def _compile(folder: Path, file: str, source: str, now: Callable[[], datetime]) 
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda format_: now().strftime(format_)
+    return environment
+
+
+def _compile(environment: jinja2.Environment, source: str | None, *, folder: Path, file: str) -> jinja2.Template | None:
+    if source is None:
+        return None
     try:
         return environment.from_string(source)
     except jinja2.TemplateError as error:
         raise ModelTextProblem(folder, file, f"holds a chat template that cannot be compiled ({error})") from error
+
+
+def _find_tool_call_format(environment: jinja2.Environment, source: str | None) -> ToolCallFormat | None:
+    """Told by what a template that uses `tools` itself says of calls."""
+    try:
+        uses_tools = source is not None and "tools" in jinja2.meta.find_undeclared_variables(environment.parse(source))
+    except jinja2.TemplateError:
+        return None  # which `_compile` says
+    if source is None or not uses_tools:
+        return None
+    if "<tool_call>" in source:
+        return "hermes"
+    if "[TOOL_CALLS]" in source:
+        return "mistral"
+    return "llama" if '"name":' in source and '"parameters":' in source else None
 
 
 def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from serving.contracts.errors import InvalidValue
 from serving.gateway.text.folder import ModelTextProblem, read_object, read_optional_object
+from serving.gateway.text.grammar_checks import GrammarChecks
 from serving.gateway.text.token_decoding import TokenDecoding
 from serving.gateway.text.token_spelling import TokenSpeller
 
@@ -36,6 +37,7 @@ class TextModel:
     special_ids: frozenset[int]
     decoding: TokenDecoding
     speller: TokenSpeller
+    grammars: GrammarChecks
     _tokenizer: Tokenizer
     _may_exceed_vocabulary: bool
     _executor: ThreadPoolExecutor
@@ -51,15 +53,17 @@ class TextModel:
         tokenizer = _build_tokenizer(folder)
         special_ids = frozenset(id_ for id_, token in tokenizer.get_added_tokens_decoder().items() if token.special)
         vocab_size = _positive_integer(folder, config, "vocab_size")
+        eos_token_ids = _read_eos_token_ids(folder, config)
         decoding = TokenDecoding.of(tokenizer, definition)
         return cls(
             name=folder.name,
             vocab_size=vocab_size,
             max_model_len=_read_max_model_len(folder, config),
-            eos_token_ids=_read_eos_token_ids(folder, config),
+            eos_token_ids=eos_token_ids,
             special_ids=special_ids,
             decoding=decoding,
             speller=TokenSpeller(decoding),
+            grammars=GrammarChecks(folder, vocab_size=vocab_size, eos_token_ids=eos_token_ids),
             _tokenizer=tokenizer,
             _may_exceed_vocabulary=max(tokenizer.get_vocab().values(), default=0) >= vocab_size,
             _executor=ThreadPoolExecutor(_ENCODING_THREADS, thread_name_prefix="encode"),
@@ -94,8 +98,27 @@ class TextModel:
         """The text of `ids`, special tokens left out; U+FFFD stands for bytes that are no UTF-8."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
 
+    async def write_out_async(self, ids: Sequence[int], *, param: str) -> str:
+        """The text of `ids`, special tokens written out, so that encoding it gives `ids` again wherever a tokenizer has
+        one way to split a text. Many ids are decoded on one of a few threads, as long texts are encoded.
+
+        Raises `InvalidValue` for `param` where an id is no token of the model.
+        """
+        if len(ids) <= _INLINE_CHARACTERS:
+            return self._write_out(ids, param=param)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._executor, lambda: self._write_out(ids, param=param)
+        )
+
+    def _write_out(self, ids: Sequence[int], *, param: str) -> str:
+        for token_id in ids:
+            if not 0 <= token_id < self.vocab_size or self._tokenizer.id_to_token(token_id) is None:
+                raise InvalidValue(param, token_id, "made of ids of tokens that the model knows")
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
     def close(self) -> None:
-        """End the encoding threads; texts already waiting are encoded first."""
+        """End the threads; texts already waiting are encoded first."""
+        self.grammars.close()
         self._executor.shutdown(wait=False)
 
 

@@ -46,6 +46,7 @@ class Command(BaseCommand):
             dtype=weights_of(options["dtype"]),
             backend=runner.backend,
             gauge=runner.device_usage,
+            masks=runner.masks,
         )
         try:
             run_until_signalled(worker, drain_seconds=settings.FOOTPLATE_DRAIN_SECONDS)

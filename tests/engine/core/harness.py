@@ -117,6 +117,7 @@ def submit(
     stem: str = "",
     priority: int = 0,
     weight: float = 1.0,
+    timeout_seconds: float | None = None,
     **sampling: Any,
 ) -> Submit:
     """A Submit; a number as `prompt` is a prompt of that many tokens of its own, or else the beginning of `stem`."""
@@ -134,6 +135,7 @@ def submit(
         waited_seconds=waited,
         priority=priority,
         weight=weight,
+        timeout_seconds=timeout_seconds,
     )
 
 

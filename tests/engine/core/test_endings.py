@@ -149,3 +149,25 @@ def test_reminds_owners_of_all_that_lives_and_of_nothing_else(world: World) -> N
     world.engine.remind()
     reminded = [event.key.request_id for _, event in world.engine.take_events() if isinstance(event, Accepted)]
     assert sorted(reminded) == ["runs", "waits"]
+
+
+def test_those_who_wait_are_reminded_with_their_place_and_those_who_run_without(world: World) -> None:
+    world.retune(max_running=1)
+    world.submit(*[submit(name, max_tokens=9, ignore_eos=True) for name in ("runs", "b", "c", "d")])
+    told = [event for event in world.step() if isinstance(event, Accepted)]
+    assert [event.num_ahead for event in told] == [0, 1, 2, 3]
+    world.abort("b")
+    world.engine.remind()
+    reminded = [event for _, event in world.engine.take_events() if isinstance(event, Accepted)]
+    assert {event.key.request_id: event.num_ahead for event in reminded} == {"runs": None, "c": 0, "d": 1}
+
+
+def test_counts_those_who_leave_the_batch_for_good_and_no_others() -> None:
+    world = World(num_blocks=8, tunables={"max_running": 2})
+    world.submit(*[submit(name, prompt=14, max_tokens=10, ignore_eos=True) for name in "ab"], submit("waits"))
+    while world.counts().preemptions_total == 0:
+        world.step()
+    assert world.counts().left_total == 0
+    world.abort("waits")
+    world.run()
+    assert world.counts().left_total == 2

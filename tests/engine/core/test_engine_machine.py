@@ -37,6 +37,10 @@ _TUNABLES = {
     "long_prompt_tokens": st.sampled_from([1024, 30, 15, 7, 1]),
     "max_long_prefills": st.sampled_from([1, 1, 2, 8]),
     "order": st.sampled_from(["fcfs", "priority", "fair"]),
+    "urgent_queue_ratio": st.sampled_from([0.0, 0.1, 0.9]),
+    "slo_ttft_ms": st.sampled_from([1.0, 10_000.0]),
+    "slo_itl_ms": st.sampled_from([1.0, 200.0]),
+    "early_reject": st.sampled_from(["off", "on"]),
     "kv_limit_ratio": st.sampled_from([1.0, 1.0, 0.8, 0.5, 0.01]),
     "kv_watermark_ratio": st.sampled_from([0.0, 0.02, 0.5]),
     "prefix_caching": st.sampled_from(["on", "off"]),
@@ -54,6 +58,7 @@ _REQUESTS = st.fixed_dictionaries(
         "stem": st.sampled_from(["", "", "s", "t"]),
         "priority": st.sampled_from([0, 0, -2, 1, 100]),
         "weight": st.sampled_from([1.0, 1.0, 3.0, 0.25]),
+        "timeout_seconds": st.sampled_from([None, None, None, 9.0, 0.4, 5.2, 0.0, float("nan")]),
         "cache_salt": st.sampled_from(["", "", "", "pepper"]),
         "num_logprobs": st.sampled_from([None, None, 0, 2]),
     }

@@ -92,6 +92,62 @@ def test_one_that_an_earlier_attempt_began_keeps_nobody_from_being_refused() -> 
     world.check_ended()
 
 
+@pytest.mark.parametrize(("own", "seconds", "blamed"), [(0.4, 0.4, "timeout"), (9.0, 1.0, "max_queue_wait_ms")])
+def test_the_smaller_of_the_requests_own_timeout_and_the_longest_wait_refuses(
+    own: float, seconds: float, blamed: str
+) -> None:
+    world = World(tunables={"batch_window_ms": 9000, "max_queue_wait_ms": 1000})
+    world.submit(submit("a", timeout_seconds=own, waited=0.1))
+    world.step()
+    wakeup = world.engine.next_wakeup()
+    assert wakeup is not None
+    assert abs(wakeup - (world.now + seconds - 0.1)) < 1e-6
+    world.now = wakeup - 0.001
+    world.step()
+    assert world.ledger.open_keys == [submit("a").key]
+    world.now = wakeup
+    world.step()
+    ending = world.ending("a")
+    assert isinstance(ending, Refused)
+    assert ending.code == "queue_timeout"
+    assert blamed in ending.message
+
+
+def test_one_that_came_later_and_may_wait_less_is_refused_before_others() -> None:
+    world = World(tunables={"max_running": 1, "max_queue_wait_ms": 1000})
+    world.submit(submit("busy", max_tokens=50, ignore_eos=True), submit("patient"))
+    world.step()
+    world.submit(*[submit(name, timeout_seconds=seconds) for name, seconds in (("b", 0.3), ("c", 0.2), ("d", 0.4))])
+    world.engine.abort(submit("c").key, attempt=1)
+    world.now += 0.35
+    world.step()
+    assert (world.reason("b"), world.reason("c")) == ("queue_timeout", "abort")
+    assert world.ledger.open_keys == [submit(name).key for name in ("busy", "patient", "d")]
+    world.run()
+    world.check_ended()
+
+
+def test_own_timeout_refuses_nobody_who_began_once() -> None:
+    world = World(num_blocks=8, tunables={"max_running": 2})
+    world.submit(*[submit(n, prompt=14, max_tokens=10, ignore_eos=True, timeout_seconds=0.5) for n in "ab"])
+    world.submit(submit("elsewhere", attempt=2, generated=[5], waited=3.0, timeout_seconds=0.5))
+    while world.counts().preemptions_total == 0:
+        world.step()
+    world.now += 100
+    world.run()
+    assert [world.reason(name) for name in "ab"] == ["length"] * 2
+    assert world.reason("elsewhere") in {"stop", "length"}
+    world.check_ended()
+
+
+@pytest.mark.parametrize("timeout", [0.0, -1.0, float("nan"), float("inf")])
+def test_timeout_that_is_no_positive_number_is_refused(world: World, timeout: float) -> None:
+    world.submit(submit("a", timeout_seconds=timeout), submit("b", timeout_seconds=1.0))
+    world.run()
+    assert world.reason("a") == "invalid_value"
+    world.check_ended()
+
+
 @pytest.mark.parametrize("caching", ["on", "off"])
 def test_choices_that_wait_for_one_that_computes_their_prompt_are_not_refused(caching: str) -> None:
     world = World(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from serving.engine.order import FairOrder, Order, RankOrder
 from serving.engine.sequence import Sequence, SequenceStatus
 from serving.engine.waiting import WaitingQueue
@@ -137,3 +139,16 @@ def test_arranging_anew_with_the_same_order_keeps_what_it_knows() -> None:
     assert line.served() == ["a", "b", "b2"]
     line.add("new", tenant="new")
     assert line.order.standing("new") == line.order.standing("b") == 109
+
+
+@pytest.mark.parametrize("order", [RankOrder(seconds_a_level=10.0), FairOrder()])
+def test_place_in_the_queue_is_how_many_are_served_before(order: Order) -> None:
+    line = Line(order)
+    for index in range(12):
+        tenant = "ann" if index % 3 else "bob"
+        preempted = index in (4, 7)
+        line.add(f"s{index}", tenant=tenant, priority=index % 4, prompt=4 + 3 * (index % 5), preempted=preempted)
+    order.charge(next(iter(line.queue)), num_prompt_tokens=50, num_generated=5)
+    places = list(line.queue.in_order())
+    assert [line.queue.num_ahead_of(sequence) for sequence in places] == list(range(12))
+    assert [sequence.key.request_id for sequence in places] == line.served()

@@ -130,6 +130,39 @@ def test_of_several_templates_takes_the_default(tmp_path: Path) -> None:
     assert load(tmp_path, named[:1]).render([USER], add_generation_prompt=True) == "tools"
 
 
+LLAMA = """{%- if not tools is defined %}{%- set tools = none %}{%- endif %}
+{%- if custom_tools is defined %}{%- set tools = custom_tools %}{%- endif %}
+{%- if tools is not none %}Respond in the format {"name": function name, "parameters": dictionary}.{%- endif %}"""
+
+
+@pytest.mark.parametrize(
+    ("source", "format_"),
+    [
+        ("{{ messages[0].content }}", None),
+        ("<tool_call> [TOOL_CALLS]", None),
+        ("{% set tools = [1] %}{% for t in tools %}<tool_call>{% endfor %}", None),
+        ("{% for t in tools %}CALL {{ t.function.name }}{% endfor %}", None),
+        ("{% if tools %}within <tool_call></tool_call> tags{% endif %}", "hermes"),
+        ("{% if tools is not none %}[TOOL_CALLS]{% endif %}", "mistral"),
+        (LLAMA, "llama"),
+    ],
+)
+def test_says_how_a_model_is_told_to_write_calls(tmp_path: Path, source: str, format_: str | None) -> None:
+    assert load(tmp_path, source).tool_call_format == format_
+
+
+def test_template_of_its_own_for_tools_is_used_with_tools_alone(tmp_path: Path) -> None:
+    named = [
+        {"name": "default", "template": "plain{{ tools }}"},
+        {"name": "tool_use", "template": "{% for t in tools %}<tool_call>{{ t.function.name }}{% endfor %}"},
+    ]
+    template = load(tmp_path, named)
+    assert template.tool_call_format == "hermes"
+    tools = [{"type": "function", "function": {"name": "look"}}]
+    assert template.render([USER], tools=tools) == "<tool_call>look"
+    assert template.render([USER], tools=[]) == template.render([USER]) == "plainNone"
+
+
 @pytest.mark.parametrize(
     ("source", "reason"),
     [

@@ -1,0 +1,102 @@
+"""Whose key a request bears, mostly without asking the database."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from redis.asyncio import Redis
+
+from serving.admission.accounts import Account
+from serving.admission.epochs import read_epoch
+from serving.admission.key_uses import KeyUses
+from serving.admission.principals import (
+    KnownKey,
+    Principal,
+    is_over,
+    presented_key,
+    principal_if_it_opens,
+    read_known_key,
+)
+from serving.contracts.errors import InvalidKey
+from serving.threads import in_thread
+
+LIFE_SECONDS = 10.0
+"""How long a key is remembered: the longest that one which was revoked while Redis was out of reach goes on."""
+
+_MAX_KEYS = 10_000
+
+
+class Authenticator:
+    """Owns what this process remembers of keys, each bound to the epoch that it was read under, and their last uses; on
+    the event loop of `redis`.
+
+    A key is remembered only while its epoch lasts, so that what is revoked, disabled or lowered counts at once, and no
+    failure is remembered. While Redis is out of reach, every key is read from the database anew, and nothing
+    is remembered.
+    """
+
+    def __init__(
+        self,
+        redis: Redis,
+        *,
+        uses: KeyUses | None = None,
+        life_seconds: float = LIFE_SECONDS,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._redis = redis
+        self._uses = KeyUses() if uses is None else uses
+        self._life_seconds = life_seconds
+        self._monotonic = monotonic
+        self._remembered: dict[str, tuple[KnownKey, float]] = {}
+
+    async def authenticate(self, authorization: str | None, *, at_the_door: bool = False) -> Principal:
+        """Whose key an `Authorization` header bears; raises `InvalidKey`.
+
+        `at_the_door` is for requests that go on to the door with the principal's account: the door itself refuses an
+        account whose epoch is over, so that nobody else needs to ask Redis for it.
+        """
+        presented = presented_key(authorization)
+        known = self._recall(presented.prefix)
+        if known is None or not at_the_door:
+            known = await self._known_now(presented.prefix)
+        principal = principal_if_it_opens(presented, known)
+        self._uses.note(principal.key_prefix)
+        return principal
+
+    async def account_of(self, prefix: str) -> Account:
+        """The account of a key that was checked before, as it is now; raises `InvalidKey`."""
+        known = await self._known_now(prefix)
+        if known is None or is_over(known):
+            raise InvalidKey("the API key has expired or was revoked")
+        return known.principal.account
+
+    async def close(self) -> None:
+        """Return when the last uses are written down."""
+        await self._uses.close()
+
+    async def _known_now(self, prefix: str) -> KnownKey | None:
+        epoch = await read_epoch(self._redis)
+        if epoch is None:
+            # What changes meanwhile may not be told to Redis, which may come back with the epoch that it had.
+            self._remembered.clear()
+        known = self._recall(prefix)
+        if known is not None and epoch is not None and known.principal.account.epoch == epoch:
+            return known
+        return await self._read(prefix, epoch)
+
+    def _recall(self, prefix: str) -> KnownKey | None:
+        remembered = self._remembered.get(prefix)
+        if remembered is None or self._monotonic() - remembered[1] >= self._life_seconds:
+            return None
+        return remembered[0]
+
+    async def _read(self, prefix: str, epoch: str | None) -> KnownKey | None:
+        read_at = self._monotonic()
+        known = await in_thread(read_known_key, prefix, epoch=epoch)
+        self._remembered.pop(prefix, None)
+        if known is not None and epoch is not None:
+            while len(self._remembered) >= _MAX_KEYS:
+                del self._remembered[next(iter(self._remembered))]
+            self._remembered[prefix] = (known, read_at)
+        return known

@@ -1,0 +1,140 @@
+"""Making and changing tenants. Each change counts at every door as soon as it is stored.
+
+Blocking: async code calls these through `serving.threads.in_thread`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from redis import Redis
+
+from serving.admission.auditing import check_reason, write_down
+from serving.admission.epochs import begin_epoch_on_commit
+from serving.admission.models import Tenant
+from serving.admission.quotas import change_quotas
+from serving.admission.selectors import find_tenant
+from serving.contracts.errors import InvalidValue, NameTaken, UnknownField
+from serving.contracts.messages import MAX_PRIORITY
+from serving.contracts.quotas import Quotas
+from serving.contracts.texts import is_storable
+
+LONGEST_NAME = 100
+LEAST_WEIGHT, MOST_WEIGHT = 0.01, 1000.0
+
+
+def create_tenant(
+    name: str,
+    *,
+    author: str,
+    redis: Redis,
+    quotas: Mapping[str, Any] | None = None,
+    reason: str = "",
+    **attributes: Any,
+) -> Tenant:
+    """Make a tenant; `attributes` are some of `weight`, `most_urgent` and `enabled`.
+
+    Raises `NameTaken`, and `UnknownField` and `InvalidValue` for what cannot be. Quotas that bound nothing make no
+    version.
+    """
+    check_reason(reason)
+    wanted = _checked({"name": name, **attributes})
+    bounded = Quotas().changed(quotas or {})
+    with transaction.atomic():
+        tenant = Tenant(**wanted)
+        _save(tenant)
+        made = {field: [None, value] for field, value in wanted.items()}
+        write_down("tenant made", tenant, author=author, changes=made, reason=reason)
+        if not bounded.is_empty:
+            change_quotas(tenant.pk, quotas or {}, author=author, redis=redis, reason=reason)
+        begin_epoch_on_commit(redis)
+    return tenant
+
+
+def change_tenant(
+    tenant_id: int,
+    changes: Mapping[str, Any],
+    *,
+    author: str,
+    redis: Redis,
+    quotas: Mapping[str, Any] | None = None,
+    reason: str = "",
+    based_on: int | None = None,
+) -> Tenant:
+    """Change some of `name`, `weight`, `most_urgent` and `enabled`, and, where `quotas` is given, those quotas: all or
+    nothing.
+
+    What is so already stays so. Raises `TenantNotFound`, `NameTaken`, `UnknownField` and `InvalidValue`, and what
+    `change_quotas` does, to which `reason` and `based_on` go.
+    """
+    check_reason(reason)
+    wanted = _checked(changes)
+    with transaction.atomic():
+        tenant = Tenant.objects.select_for_update().get(pk=find_tenant(tenant_id).pk)
+        differences = {
+            field: [before, value] for field, value in wanted.items() if (before := getattr(tenant, field)) != value
+        }
+        if differences:
+            for field, (_, value) in differences.items():
+                setattr(tenant, field, value)
+            _save(tenant)
+            write_down("tenant changed", tenant, author=author, changes=differences, reason=reason)
+            begin_epoch_on_commit(redis)
+        if quotas is not None:
+            change_quotas(tenant_id, quotas, author=author, redis=redis, reason=reason, based_on=based_on)
+    return tenant
+
+
+def ensure_tenant(name: str, **attributes: Any) -> Tenant:
+    """The tenant of that name, made with `attributes` where there is none. Raises `InvalidValue`."""
+    wanted = _checked({"name": name, **attributes})
+    tenant, _ = Tenant.objects.get_or_create(name=wanted.pop("name"), defaults=wanted)
+    return tenant
+
+
+def _save(tenant: Tenant) -> None:
+    try:
+        with transaction.atomic():
+            tenant.save()
+    except IntegrityError:
+        raise NameTaken(f"there is a tenant named {tenant.name!r} already", param="name") from None
+
+
+def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` as they are stored; raises `UnknownField` and `InvalidValue`."""
+    for field, value in values.items():
+        if field not in _CHECKS:
+            raise UnknownField(f"a tenant has no {field!r}; it has: {', '.join(_CHECKS)}", param=field)
+        fits, bounds = _CHECKS[field]
+        if not fits(value):
+            raise InvalidValue(field, value, bounds)
+    return {field: float(value) if field == "weight" else value for field, value in values.items()}
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip()) and is_storable(value, longest=LONGEST_NAME)
+
+
+def _is_weight(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and LEAST_WEIGHT <= value <= MOST_WEIGHT and math.isfinite(value)
+
+
+def _is_priority(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and -MAX_PRIORITY <= value <= MAX_PRIORITY
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+_CHECKS = {
+    "name": (_is_name, f"a name of 1 to {LONGEST_NAME} characters, without NUL and API keys"),
+    "weight": (_is_weight, f"a number from {LEAST_WEIGHT} to {MOST_WEIGHT:g}"),
+    "most_urgent": (_is_priority, f"an integer from -{MAX_PRIORITY} to {MAX_PRIORITY}"),
+    "enabled": (_is_flag, "true or false"),
+}
+"""Of each attribute, what fits and how that is said."""

@@ -1,0 +1,135 @@
+"""Tools that a request offers: what may be asked, and what template and grammar are told of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from serving.api.structured import grammar_of_schema
+from serving.api.tool_schemas import NamedToolChoice
+from serving.contracts.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from serving.api.context import Template
+    from serving.api.schemas import ChatCompletionRequest
+    from serving.api.tool_schemas import Tool
+    from serving.contracts.sampling import Grammar
+    from serving.gateway.text.tool_calls import ToolCallFormat
+
+MAX_TOOLS_BYTES = 65_536
+"""All tools of a request in JSON."""
+
+
+class NoTools(InvalidValue):
+    """The model's chat template tells it nothing of tools, or has it call them in a way that nobody reads here."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__("tools", None, "left out")
+        self.message = f"the model {model!r} takes no tools: its chat template knows none, or none that are read here"
+        self.args = (self.message,)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ToolUse:
+    """What the answers of a request may call: `shown` as the template sees it, and `names`, by which calls in
+    `call_format` are known. With `only_first`, no call after an answer's first one is told. A call that `grammar`
+    forces is the whole answer; `is_named` where the client has named its tool."""
+
+    shown: list[dict[str, Any]]
+    names: frozenset[str]
+    call_format: ToolCallFormat
+    ids_are_short: bool
+    only_first: bool
+    grammar: Grammar | None = None
+    is_named: bool = False
+
+
+def tool_use_of(request: ChatCompletionRequest, *, template: Template) -> ToolUse | None:
+    """The tools that may be called; None where there are none, or where `tool_choice` says so.
+
+    Raises `InvalidValue` for tools that the model cannot be told of or that are too large together, for choices that
+    cannot be kept, and for a form of the answer beside tools; `UnusableGrammar` for a forced call that has none.
+    """
+    choice = request.tool_choice
+    is_forced = choice not in (None, "none", "auto")
+    if not request.tools:
+        if is_forced:
+            raise InvalidValue("tool_choice", _spell(choice), "none or auto where there are no tools")
+        return None
+    shown = plain_tools(request.tools, model=request.model, template=template)
+    _check_strict(request.tools, is_forced=is_forced)
+    callable_tools = _chosen(request.tools, choice)
+    if choice == "none":
+        return None
+    _check_beside_tools(request)
+    call_format = template.tool_call_format
+    assert call_format is not None, "tools for a template that knows none were refused"
+    return ToolUse(
+        shown=shown,
+        names=frozenset(tool.function.name for tool in callable_tools),
+        # A forced call is bare JSON, whatever the model writes when it is free.
+        call_format="llama" if is_forced else call_format,
+        ids_are_short=call_format == "mistral",
+        only_first=request.parallel_tool_calls is False,
+        grammar=_grammar_of_calls(callable_tools) if is_forced else None,
+        is_named=isinstance(choice, NamedToolChoice),
+    )
+
+
+def plain_tools(tools: Sequence[Tool], *, model: str, template: Template) -> list[dict[str, Any]]:
+    """The tools as chat templates know them. Raises `InvalidValue`."""
+    if template.tool_call_format is None:
+        raise NoTools(model)
+    shown = [tool.model_dump(exclude_none=True) for tool in tools]
+    num_bytes = len(msgspec.json.encode(shown))
+    if num_bytes > MAX_TOOLS_BYTES:
+        raise InvalidValue("tools", f"{num_bytes} bytes", f"of at most {MAX_TOOLS_BYTES} bytes in JSON")
+    return shown
+
+
+def _chosen(tools: Sequence[Tool], choice: Any) -> list[Tool]:
+    if not isinstance(choice, NamedToolChoice):
+        return list(tools)
+    chosen = [tool for tool in tools if tool.function.name == choice.function.name]
+    if not chosen:
+        raise InvalidValue("tool_choice.function.name", choice.function.name, "the name of one of the tools")
+    return chosen
+
+
+def _check_strict(tools: Sequence[Tool], *, is_forced: bool) -> None:
+    for index, tool in enumerate(tools):
+        if tool.function.strict and not is_forced:
+            bounds = "false unless tool_choice forces a call: only then arguments are kept to their schema"
+            raise InvalidValue(f"tools[{index}].function.strict", tool.function.strict, bounds)
+
+
+def _check_beside_tools(request: ChatCompletionRequest) -> None:
+    """Calls could not be written within another form."""
+    asked_format = request.response_format
+    has_format = asked_format is not None and asked_format.get("type") != "text"
+    for name in ("regex", "grammar", *(["response_format"] if has_format else [])):
+        if getattr(request, name) is not None:
+            raise InvalidValue("tools", _spell(request.tools), f"left out, or tool_choice none, beside {name}")
+
+
+def _grammar_of_calls(tools: Sequence[Tool]) -> Grammar:
+    calls = [
+        {
+            "type": "object",
+            "properties": {
+                "name": {"const": tool.function.name},
+                "parameters": tool.function.parameters or {"type": "object"},
+            },
+            "required": ["name", "parameters"],
+            "additionalProperties": False,
+        }
+        for tool in tools
+    ]
+    return grammar_of_schema(calls[0] if len(calls) == 1 else {"anyOf": calls})
+
+
+def _spell(value: Any) -> str:
+    return value if isinstance(value, str) else "an object"
