@@ -65,6 +65,7 @@ def create_console_user(name: str, *, role: str) -> str:
     if not name.strip() or len(name) > _LONGEST_NAME or "\0" in name:
         raise InvalidValue("name", name, f"a name of 1 to {_LONGEST_NAME} characters, none of them NUL")
     password = secrets.token_urlsafe(18)
+    ensure_roles()
     try:
         with transaction.atomic():
             user = users.create_user(name, password=password, is_staff=True)

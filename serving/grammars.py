@@ -18,7 +18,7 @@ from serving.contracts.sampling import Grammar
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
-_KEPT_GRAMMARS = 32
+_KEPT_GRAMMARS = 256
 _WRITTEN_LIMITS = LLParserLimits(
     max_lexer_states=50_000, step_lexer_fuel=50_000, step_max_items=2_000, max_items_in_row=500, verbose_errors=False
 )

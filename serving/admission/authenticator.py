@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from django.db import Error as DatabaseError
 from redis.asyncio import Redis
 
 from serving.admission.accounts import Account
@@ -18,7 +19,7 @@ from serving.admission.principals import (
     principal_if_it_opens,
     read_known_key,
 )
-from serving.contracts.errors import InvalidKey
+from serving.contracts.errors import InvalidKey, Unavailable
 from serving.threads import in_thread
 
 LIFE_SECONDS = 10.0
@@ -33,7 +34,7 @@ class Authenticator:
 
     A key is remembered only while its epoch lasts, so that what is revoked, disabled or lowered counts at once, and no
     failure is remembered. While Redis is out of reach, every key is read from the database anew, and nothing
-    is remembered.
+    is remembered; while the database is, keys go on whose epoch lasts.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Authenticator:
         self._remembered: dict[str, tuple[KnownKey, float]] = {}
 
     async def authenticate(self, authorization: str | None, *, at_the_door: bool = False) -> Principal:
-        """Whose key an `Authorization` header bears; raises `InvalidKey`.
+        """Whose key an `Authorization` header bears; raises `InvalidKey`, and `Unavailable` where none can tell.
 
         `at_the_door` is for requests that go on to the door with the principal's account: the door itself refuses an
         account whose epoch is over, so that nobody else needs to ask Redis for it.
@@ -83,7 +84,14 @@ class Authenticator:
         known = self._recall(prefix)
         if known is not None and epoch is not None and known.principal.account.epoch == epoch:
             return known
-        return await self._read(prefix, epoch)
+        try:
+            return await self._read(prefix, epoch)
+        except DatabaseError as error:
+            # Nothing changed since it was read, if Redis still has its epoch: then age is no reason to refuse it.
+            grown_old = self._remembered.get(prefix)
+            if epoch is not None and grown_old is not None and grown_old[0].principal.account.epoch == epoch:
+                return grown_old[0]
+            raise Unavailable("keys cannot be looked up: the database does not answer") from error
 
     def _recall(self, prefix: str) -> KnownKey | None:
         remembered = self._remembered.get(prefix)

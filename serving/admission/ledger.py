@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import datetime
 import logging
 from collections.abc import Awaitable, Callable
@@ -55,6 +54,10 @@ class Ledger:
 
     async def store(self) -> None:
         """Return once all that was noted before is stored, or, where that fails, is kept to be stored later."""
+        # Whoever waits may be cancelled, as a view is whose client leaves: what is being stored is not.
+        await asyncio.shield(asyncio.ensure_future(self._store()))
+
+    async def _store(self) -> None:
         async with self._turn:
             taken, self._pending = self._pending, {}
             if not taken:
@@ -85,14 +88,7 @@ class Ledger:
     def _keep(self, row: UsageRow) -> None:
         place = (row.tenant_id, row.key_prefix, row.day)
         before = self._pending.get(place)
-        if before is not None:
-            row = dataclasses.replace(
-                row,
-                num_requests=before.num_requests + row.num_requests,
-                prompt_tokens=before.prompt_tokens + row.prompt_tokens,
-                completion_tokens=before.completion_tokens + row.completion_tokens,
-            )
-        self._pending[place] = row
+        self._pending[place] = row if before is None else before.plus(row)
 
     async def _store_until_stopped(self) -> None:
         while not self._stopping.is_set():

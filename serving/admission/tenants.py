@@ -82,7 +82,10 @@ def change_tenant(
                 setattr(tenant, field, value)
             _save(tenant)
             write_down("tenant changed", tenant, author=author, changes=differences, reason=reason)
-            begin_epoch_on_commit(redis)
+        # Told again where all is so already: Redis may have been out of reach then.
+        begin_epoch_on_commit(redis)
+        if quotas is None and based_on is not None:
+            raise InvalidValue("based_on", based_on, "left out unless quotas are changed, whose version it is")
         if quotas is not None:
             change_quotas(tenant_id, quotas, author=author, redis=redis, reason=reason, based_on=based_on)
     return tenant

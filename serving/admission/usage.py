@@ -23,6 +23,15 @@ class UsageRow:
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
+    def plus(self, other: UsageRow) -> UsageRow:
+        """Both together, as one row of this tenant, key and day."""
+        return dataclasses.replace(
+            self,
+            num_requests=self.num_requests + other.num_requests,
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+        )
+
 
 def add_usage(rows: Iterable[UsageRow]) -> None:
     """Add all of `rows` to the ledger, or, where the database fails, none. Blocking.
@@ -52,14 +61,5 @@ def _summed(rows: Iterable[UsageRow]) -> list[UsageRow]:
     for row in rows:
         place = (row.tenant_id, row.key_prefix, row.day)
         before = sums.get(place)
-        sums[place] = row if before is None else _plus(before, row)
+        sums[place] = row if before is None else before.plus(row)
     return [sums[place] for place in sorted(sums)]
-
-
-def _plus(one: UsageRow, other: UsageRow) -> UsageRow:
-    return dataclasses.replace(
-        one,
-        num_requests=one.num_requests + other.num_requests,
-        prompt_tokens=one.prompt_tokens + other.prompt_tokens,
-        completion_tokens=one.completion_tokens + other.completion_tokens,
-    )

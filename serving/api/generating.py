@@ -119,7 +119,7 @@ def _new_request(
     return NewRequest(
         request_id=scope.request_id,
         pool=pool,
-        tenant=principal.tenant,
+        tenant=f"tenant:{principal.tenant_id}",  # a name may be another's tomorrow
         prompts=checked(prompts, grammar, text_model=pool.text_model, param="tools" if forced is not None else None),
         num_choices=num_sequences_of(body),
         params_for=params_for,

@@ -108,9 +108,21 @@ def _grammar_of_format(value: dict[str, Any]) -> Grammar | None:
     return grammar_of_schema(found.json_schema.schema)
 
 
-def grammar_of_schema(schema: dict[str, Any]) -> Grammar:
-    """The grammar of a JSON schema; raises `UnusableGrammar` for one that is too large or too deep."""
-    return Grammar("json_schema", _schema_text(schema))
+def grammar_of_schema(schema: dict[str, Any], *, param: str = "response_format") -> Grammar:
+    """The grammar of a JSON schema; raises `UnusableGrammar`, for `param`, for one that is too large or too deep."""
+    check_schema(schema, param=param)
+    text = msgspec.json.encode(schema)
+    if len(text) > MAX_GRAMMAR_BYTES:
+        raise _refusal(f"the schema has {len(text)} bytes, more than {MAX_GRAMMAR_BYTES}", param=param)
+    return Grammar("json_schema", text.decode())
+
+
+def check_schema(schema: dict[str, Any], *, param: str) -> None:
+    """Raise `UnusableGrammar`, for `param`, for a schema that is too deep or speaks to the library itself."""
+    if _is_deeper(schema, MAX_SCHEMA_DEPTH):
+        raise _refusal(f"the schema is nested deeper than {MAX_SCHEMA_DEPTH} levels", param=param)
+    if _GUIDANCE in schema:
+        raise _refusal(f"the schema's keyword {_GUIDANCE} is not supported", param=param)
 
 
 def _without_nulls(value: dict[str, Any]) -> dict[str, Any]:
@@ -119,17 +131,6 @@ def _without_nulls(value: dict[str, Any]) -> dict[str, Any]:
     if isinstance(named := kept.get("json_schema"), dict):
         kept["json_schema"] = {name: inner for name, inner in named.items() if inner is not None}
     return kept
-
-
-def _schema_text(schema: dict[str, Any]) -> str:
-    if _is_deeper(schema, MAX_SCHEMA_DEPTH):
-        raise _refusal(f"the schema is nested deeper than {MAX_SCHEMA_DEPTH} levels")
-    if _GUIDANCE in schema:
-        raise _refusal(f"the schema's keyword {_GUIDANCE} is not supported")
-    text = msgspec.json.encode(schema)
-    if len(text) > MAX_GRAMMAR_BYTES:
-        raise _refusal(f"the schema has {len(text)} bytes, more than {MAX_GRAMMAR_BYTES}")
-    return text.decode()
 
 
 def _is_deeper(value: Any, depth: int) -> bool:
@@ -146,5 +147,5 @@ def _is_deeper(value: Any, depth: int) -> bool:
     return any(isinstance(item, (dict, list)) for item in level)
 
 
-def _refusal(reason: str) -> UnusableGrammar:
-    return UnusableGrammar(f"response_format cannot be used: {reason}", param="response_format")
+def _refusal(reason: str, *, param: str = "response_format") -> UnusableGrammar:
+    return UnusableGrammar(f"{param} cannot be used: {reason}", param=param)

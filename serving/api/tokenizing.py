@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 View = Callable[..., Awaitable[HttpResponse]]
 
-_MAX_AT_ONCE = 32
+_MAX_AT_ONCE = 4
 _RETRY_SECONDS = 1.0
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from serving.api.structured import grammar_of_schema
+from serving.api.structured import check_schema, grammar_of_schema
 from serving.api.tool_schemas import NamedToolChoice
 from serving.contracts.errors import InvalidValue
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 MAX_TOOLS_BYTES = 65_536
 """All tools of a request in JSON."""
+_VALUES = frozenset({"const", "default", "enum", "examples"})
+"""Keywords of JSON Schema that hold values and no schemas."""
+_SCHEMAS_BY_NAME = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
+"""Those under which any name may stand."""
 
 
 class NoTools(InvalidValue):
@@ -60,10 +64,10 @@ def tool_use_of(request: ChatCompletionRequest, *, template: Template) -> ToolUs
             raise InvalidValue("tool_choice", _spell(choice), "none or auto where there are no tools")
         return None
     shown = plain_tools(request.tools, model=request.model, template=template)
-    _check_strict(request.tools, is_forced=is_forced)
     callable_tools = _chosen(request.tools, choice)
     if choice == "none":
         return None
+    _check_strict(request.tools, is_forced=is_forced)
     _check_beside_tools(request)
     call_format = template.tool_call_format
     assert call_format is not None, "tools for a template that knows none were refused"
@@ -116,19 +120,44 @@ def _check_beside_tools(request: ChatCompletionRequest) -> None:
 
 
 def _grammar_of_calls(tools: Sequence[Tool]) -> Grammar:
-    calls = [
-        {
-            "type": "object",
-            "properties": {
-                "name": {"const": tool.function.name},
-                "parameters": tool.function.parameters or {"type": "object"},
-            },
-            "required": ["name", "parameters"],
-            "additionalProperties": False,
-        }
-        for tool in tools
-    ]
-    return grammar_of_schema(calls[0] if len(calls) == 1 else {"anyOf": calls})
+    if len(tools) == 1:
+        return grammar_of_schema(_call_of(tools[0], at="#"), param="tools")
+    calls = [_call_of(tool, at=f"#/anyOf/{index}") for index, tool in enumerate(tools)]
+    return grammar_of_schema({"anyOf": calls}, param="tools")
+
+
+def _call_of(tool: Tool, *, at: str) -> dict[str, Any]:
+    """The schema of a tool's calls, which will stand at the pointer `at`."""
+    parameters = tool.function.parameters or {}
+    check_schema(parameters, param="tools")
+    if parameters.get("type", "object") != "object":
+        raise InvalidValue("tools", parameters["type"], "functions whose parameters are an object")
+    return {
+        "type": "object",
+        "properties": {
+            "name": {"const": tool.function.name},
+            "parameters": {**_rebased(parameters, f"{at}/properties/parameters"), "type": "object"},
+        },
+        "required": ["name", "parameters"],
+        "additionalProperties": False,
+    }
+
+
+def _rebased(value: Any, base: str) -> Any:
+    """A schema whose references to its own root point to where that root will be. What is a value stays as it is."""
+    if isinstance(value, list):
+        return [_rebased(item, base) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {key: _rebased_keyword(key, inner, base) for key, inner in value.items()}
+
+
+def _rebased_keyword(key: str, value: Any, base: str) -> Any:
+    if key == "$ref" and isinstance(value, str) and value.startswith("#"):
+        return base + value[1:]
+    if key in _SCHEMAS_BY_NAME and isinstance(value, dict):
+        return {name: _rebased(schema, base) for name, schema in value.items()}
+    return value if key in _VALUES else _rebased(value, base)
 
 
 def _spell(value: Any) -> str:

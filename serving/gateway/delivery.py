@@ -10,6 +10,7 @@ from serving.contracts.errors import (
     DomainError,
     EngineFailure,
     QueueTimeout,
+    Unavailable,
     UnusableGrammar,
 )
 from serving.contracts.ids import EngineId
@@ -168,4 +169,6 @@ def _refusal(request: InFlight, event: Refused) -> Verdict:
         return "resubmit"
     if event.code == "queue_timeout":
         return QueueTimeout(event.message)
+    if event.code == "unsupported_schema":
+        return Unavailable(event.message)  # while a pool's engines are being replaced, another may serve it
     return EngineFailure(event.message)

@@ -23,7 +23,7 @@ from serving.admission.quotas import change_quotas
 from serving.admission.services import create_key, note_key_uses, revoke_key
 from serving.admission.tenants import change_tenant
 from serving.contracts import keys
-from serving.contracts.errors import InvalidKey
+from serving.contracts.errors import InvalidKey, Unavailable
 from serving.threads import in_thread
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -207,6 +207,26 @@ async def test_what_changed_while_redis_was_away_counts_when_it_is_back_as_it_wa
     for at_the_door in (True, False):
         with pytest.raises(InvalidKey):
             await authenticator.authenticate(bearer(key), at_the_door=at_the_door)
+
+
+async def test_while_the_database_is_away_keys_go_on_whose_epoch_lasts(
+    authenticator: Authenticator, key: KeyText, redis: Redis, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = await in_thread(create_key, "other")
+    before = await authenticator.authenticate(bearer(key))
+    clock.seconds += 100 * module.LIFE_SECONDS
+
+    def fail(*_: object, **__: object) -> None:
+        raise OperationalError("no database")
+
+    monkeypatch.setattr(module, "read_known_key", fail)
+    for at_the_door in (False, True):
+        assert await authenticator.authenticate(bearer(key), at_the_door=at_the_door) == before
+    with pytest.raises(Unavailable):
+        await authenticator.authenticate(bearer(other))
+    await redis.set(keys.admission_epoch(), "another")
+    with pytest.raises(Unavailable):
+        await authenticator.authenticate(bearer(key))
 
 
 async def test_a_redis_that_lost_its_data_begins_another_epoch(

@@ -72,6 +72,29 @@ async def test_stores_again_and_again_while_it_runs() -> None:
     assert [stored.prompt_tokens for stored in database.rows] == [1, 2, 3]
 
 
+async def test_who_waits_and_is_cancelled_takes_nothing_along() -> None:
+    """A client may leave at any moment: before the database was asked, and while it is, whatever it then answers."""
+    database = Database()
+    ledger = Ledger(database.add)
+    for fails in (False, True):
+        database.open.clear()
+        database.is_out_of_reach = fails
+        ledger.note(permit(), Spent(10, 0))
+        waiting = asyncio.create_task(ledger.store())
+        await asyncio.sleep(0)
+        queued = asyncio.create_task(ledger.store())
+        await asyncio.sleep(0)
+        for task in (queued, waiting):
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        database.open.set()
+        await eventually(lambda: not any("_store" in repr(task.get_coro()) for task in asyncio.all_tasks()))
+    database.is_out_of_reach = False
+    await ledger.stop()
+    assert sum(stored.prompt_tokens for stored in database.rows) == 20
+
+
 async def test_what_cannot_be_stored_is_kept_and_stored_once() -> None:
     database = Database()
     ledger = Ledger(database.add)

@@ -9,6 +9,7 @@ import httpx
 import openai
 import pytest
 
+from serving.admission.models import Tenant
 from serving.contracts.errors import EngineFailure
 from serving.contracts.sampling import MAX_SEED
 from serving.gateway.generation import ChoiceDelta, Generation
@@ -200,7 +201,8 @@ async def test_what_the_gateway_is_asked_for(client: httpx.AsyncClient, gateway:
     )
     (generation,) = gateway.generations
     assert generation.stop == ("a", "b")
-    assert generation.tenant == "tests"
+    tenant = await Tenant.objects.aget(name="tests")
+    assert generation.tenant == f"tenant:{tenant.pk}"
     assert generation.request_id.startswith("req_")
     assert len(generation.prompt_ids) == len("<user>Hi<assistant>")
     first, second = generation.params

@@ -158,6 +158,9 @@ async def test_quotas_of_tenant_and_key_are_versions_that_roll_back(client: http
         assert (changed.json()["quotas"]["tokens_per_day"], changed.json()["quotas_version"]) == (7, 2)
         stale = await client.patch(path, json={"quotas": {"tokens_per_day": 8}, "based_on": 1})
         assert problem(stale)[:2] == (409, "stale_version")
+        if "keys" not in path:
+            without = await client.patch(path, json={"weight": 3, "based_on": 2})
+            assert problem(without) == (400, "invalid_value", "based_on")
         same = await client.patch(path, json={"quotas": {"tokens_per_day": 7}})
         assert problem(same) == (400, "invalid_value", "quotas")
         back = await client.post(f"{path}/quotas/rollback", json={"version": 1, "reason": "too little", "based_on": 2})

@@ -289,11 +289,43 @@ async def test_call_that_must_be_made_is_forced_by_a_grammar(
     assert calls[0]["properties"]["parameters"] == WEATHER["function"]["parameters"]
 
 
+async def test_forced_call_may_have_a_schema_that_points_into_itself(
+    client: httpx.AsyncClient, gateway: ScriptedGateway, use_template: Any
+) -> None:
+    """As the official client writes it for nested models; without a type too, the parameters are an object."""
+    use_template(TEMPLATES["hermes"])
+    place = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    parameters = {"properties": {"default": {"$ref": "#/$defs/Place"}}, "$defs": {"Place": place}}
+    for tools in ([tool(parameters=parameters)], [CLOCK, tool(parameters=parameters)]):
+        body = {"model": MODEL, "messages": QUESTION, "tools": tools, "tool_choice": "required"}
+        assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
+    assert all('"type":"object","properties":{"name":' in str(each.params[0].grammar) for each in gateway.generations)
+
+
+async def test_strict_tools_may_stand_where_none_is_called(client: httpx.AsyncClient, use_template: Any) -> None:
+    use_template(TEMPLATES["hermes"])
+    body = {"model": MODEL, "messages": QUESTION, "tools": [tool(strict=True)], "tool_choice": "none"}
+    assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
+@pytest.mark.parametrize("arguments", ["[" * 50_000, '{"a":' * 50_000, "{", "5"])
+async def test_arguments_of_an_earlier_call_that_are_no_object_are_shown_as_they_are(
+    client: httpx.AsyncClient, path: str, arguments: str
+) -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    messages = [*QUESTION, {"role": "assistant", "tool_calls": [call]}]
+    assert (await client.post(path, json={"model": MODEL, "messages": messages})).status_code == 200
+
+
 async def test_schema_that_cannot_be_followed_is_refused_before_anything_waits(
     client: httpx.AsyncClient, gateway: ScriptedGateway, use_template: Any
 ) -> None:
     use_template(TEMPLATES["hermes"])
-    for parameters in ({"type": "nonsense"}, {"type": "object", "properties": 5}):
+    deep: dict[str, Any] = {"type": "object"}
+    for _ in range(40):
+        deep = {"type": "object", "properties": {"a": deep}}
+    for parameters in ({"type": "nonsense"}, {"type": "object", "properties": 5}, {"type": "array"}, deep):
         body = {
             "model": MODEL,
             "messages": QUESTION,

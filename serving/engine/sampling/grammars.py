@@ -125,7 +125,8 @@ def forbid(logits: torch.Tensor, rows: Sequence[int], masks: Masks) -> None:
             np.minimum(values[row], ceilings, out=values[row])
         return
     at = torch.tensor(rows, device=logits.device)
-    bits = torch.from_numpy(octets).to(logits.device)[:, :, None] >> torch.arange(8, device=logits.device)
+    places = torch.arange(8, device=logits.device, dtype=torch.uint8)
+    bits = torch.from_numpy(octets).to(logits.device)[:, :, None] >> places
     is_admitted = (bits & 1).flatten(1)[:, :vocab_size].bool()
     logits[at] = logits[at].masked_fill(~is_admitted, -torch.inf)
 

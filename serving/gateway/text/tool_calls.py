@@ -15,6 +15,7 @@ that begins with the list alone counts too."""
 
 _OPENERS: dict[ToolCallFormat, str] = {"hermes": "<", "llama": "{", "mistral": "["}
 _ARGUMENT_KEYS = frozenset({"arguments", "parameters"})
+_HEAD_KEYS = frozenset({"id", "type"})
 _LONGEST_PLAIN_STRING = 64
 _LONGEST_HEAD = 512
 """What may be a call is held back for so many characters until its arguments begin."""
@@ -171,10 +172,12 @@ class ToolCallParser:
         return False
 
     def _read_call(self) -> _Reading:
-        """An object whose brace was read: a name, arguments and, if there are any, other texts, in any order."""
+        """An object whose brace was read: a name, arguments and, if there are any, other texts, in any order. One of
+        nothing but a name is a call without arguments."""
         self._is_closing = False
         name: str | None = None
         arguments: str | None = None
+        has_others = False
         following = yield from _after_space()
         while following != "}":
             key = (yield from _plain_string()) if following == '"' else None
@@ -190,14 +193,16 @@ class ToolCallParser:
                     self._tell_arguments(arguments)
             elif key in _ARGUMENT_KEYS and arguments is None and value == "{":
                 arguments = yield from self._read_arguments(name)
-            elif value != '"' or (yield from _plain_string()) is None:
+            elif key in _ARGUMENT_KEYS or value != '"' or (yield from _plain_string()) is None:
                 return False
+            else:
+                has_others = has_others or key not in _HEAD_KEYS
             following = yield from _after_space()
             if following == ",":
                 following = yield from _after_space()
             elif following != "}":
                 return False
-        if name is None:
+        if name is None or (arguments is None and has_others):
             return False
         if arguments is None:
             self._tell_start(name)
