@@ -13,10 +13,12 @@ class StaleAccount(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Charge:
-    """One of those that a request is charged to: `subject` is `tenant:<id>` or `key:<public prefix>`."""
+    """One of those that a request is charged to: `subject` is `tenant:<id>` or `key:<public prefix>`, `version` the
+    number of its quotas' version."""
 
     subject: str
     quotas: Quotas
+    version: int = 0
 
     @property
     def whose(self) -> str:

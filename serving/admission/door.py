@@ -4,22 +4,28 @@ All processes share one count, and all times are Redis's own. Each permit weighs
 that it waits with, and is charged to its account: one request, and the tokens that it may use at most. The charge is
 settled once, when the request ends, to what was used; a request that never ran is as if it had not come. Until then the
 permit is leased. A lease ends by itself when nobody renews it, so that the permits of a process that died come back,
-and are settled to what the last renewal said.
+and are settled to what the last renewal said. Where its process lives after all, it is charged again with its next
+renewal, and settled to what it used when it ends.
 
 What is lost at most:
 
-- Redis loses its data: the last minute and what is open are forgotten and begin anew. Sums of the day and the month are
-  taken from the ledger before the next request of the subject is let in. They lack what ended at other processes in the
-  second before, not being stored yet, and what requests that ran at that moment use: that is in the ledger only.
+- Redis loses its data: the last minute is forgotten and begins anew; what runs counts again with its next renewal, but
+  not in the minute. Sums of the day and the month are taken from the ledger before the next request of the subject is
+  let in, and once more a minute later: until then they lack what ended at other processes in the second before, not
+  being stored yet. The same goes for a Redis that was started anew, which may have come back with older data.
+- A process stalls for longer than a lease and a minute: what its requests had used by then counts twice, in Redis only.
 - A process dies: what its requests used since the last renewal (3 seconds). The ledger lacks all that they used, and
   what ended in the process's last second, though Redis has it.
-- A first quota is set: requests of the subject that run already are not counted until they are in the ledger.
+- A first quota is set: requests of the subject that run already are not counted while they run. Those that end within
+  a minute count when that is over; those that take longer, for the day and the month, only where the ledger is asked
+  again later, as after a change of the subject's quotas.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Protocol
@@ -29,7 +35,7 @@ from redis.exceptions import RedisError
 
 from serving.admission import door_scripts as scripts
 from serving.admission.accounts import Account, Charge, StaleAccount
-from serving.admission.permits import Permit, Weight
+from serving.admission.permits import Permit, PermitLost, Weight
 from serving.admission.refusals import Asked, day_of, queue_full, quota_exceeded
 from serving.admission.spent_before import SpentBefore
 from serving.admission.standing import Standing, bounds_of, counted_charges
@@ -47,6 +53,7 @@ WINDOW_SECONDS = 60.0
 
 _ATTEMPTS = 3
 _SECONDS_A_DAY = 86_400
+_FIRST_DAY = datetime.date(1970, 1, 1)
 
 Tell = Callable[[Sequence[Standing]], None]
 """Who is told where the account's counted charges stand: see `standing.counted_charges`."""
@@ -60,7 +67,7 @@ class Books(Protocol):
 
 
 class Door:
-    """Owns no state of its own: it lives in Redis. Used from the event loop of `redis`.
+    """Owns the tasks that ask the ledger, one a subject; all else lives in Redis. Used from the event loop of `redis`.
 
     `enter` is all or nothing. What alone exceeds a bound is refused like what exceeds it together with others: the
     bound is what the operator allowed to wait, and no request is so special that it may wait beyond it.
@@ -84,6 +91,7 @@ class Door:
         self._seed = redis.register_script(scripts.SEED)
         self._books = books
         self._spent_before = spent_before
+        self._look_ups: dict[tuple[Charge, int], asyncio.Task[None]] = {}
         self._lease_ms = round(lease_seconds * 1000)
         self._window_ms = round(window_seconds * 1000)
 
@@ -108,6 +116,7 @@ class Door:
         epoch = "" if payer.epoch is None else f"={payer.epoch}"
         arguments: list[Any] = [epoch, self._lease_ms, self._window_ms]
         arguments += [tunables.max_queue_requests, tunables.max_queue_tokens, len(charges), *_bounds(charges)]
+        arguments += [charge.version for charge in charges]
         for permit_id, weight in zip(ids, weights, strict=True):
             arguments += [permit_id, weight.sequences, weight.tokens, weight.charged_tokens]
         names = [*_queue_keys(pool), keys.admission_epoch(), *_charge_keys(charges)]
@@ -117,7 +126,7 @@ class Door:
         except asyncio.CancelledError:
             # Redis may have taken them already; whoever was to hold them is gone.
             with contextlib.suppress(RedisError, OSError):
-                await self._settle_all(pool, charges, [(permit_id, 0) for permit_id in ids])
+                await self._settle_all(pool, charges, [(permit_id, 0, 0) for permit_id in ids])
             raise
         day = day_of(now_seconds)
         return tuple(Permit(name, pool, weight, payer, day) for name, weight in zip(ids, weights, strict=True))
@@ -126,7 +135,8 @@ class Door:
         """Put what is known after tokenising in place of what was estimated at `enter`.
 
         Raises `QueueFull` and `QuotaExceeded` where the difference does not fit: the permit then still holds what it
-        held before, and the caller closes it. A permit whose lease ended meanwhile is not brought back.
+        held before, and the caller closes it. Raises `PermitLost` where its lease ended meanwhile: it is not brought
+        back, and the request must not run on it.
         """
         charges = counted_charges(permit.account)
         arguments: list[Any] = [permit.permit_id, weight.sequences, weight.tokens, tunables.max_queue_tokens]
@@ -144,11 +154,14 @@ class Door:
 
     async def renew(self, held: Sequence[tuple[Permit, Spent]]) -> None:
         """Extend the leases of permits that are still held, saying what each has used so far; also takes away those
-        whose lease ended."""
+        whose lease ended. What lost its lease meanwhile is charged again, but waits no more; what was closed stays so.
+        """
         groups: dict[tuple[PoolName, tuple[str, ...]], list[Any]] = {}
         for permit, spent in held:
             place = (permit.pool, tuple(_charge_keys(counted_charges(permit.account))))
-            groups.setdefault(place, []).extend((permit.permit_id, spent.tokens))
+            groups.setdefault(place, []).extend(
+                (permit.permit_id, permit.weight.charged_tokens, spent.tokens, _number_of(permit.day))
+            )
         for (pool, names), arguments in groups.items():
             head = [self._lease_ms, self._window_ms, len(names) // 3]
             await self._renew(keys=[*_queue_keys(pool), *names], args=[*head, *arguments])
@@ -164,11 +177,15 @@ class Door:
         `still_waits` says that `release` was never called. Where Redis is out of reach, its error is raised after the
         ledger was told, and the lease ends by itself.
         """
-        if spent.tokens and self._books is not None:
-            self._books.note(permit, spent)
         charges = counted_charges(permit.account)
-        if charges or still_waits:
-            await self._settle_all(permit.pool, charges, [(permit.permit_id, spent.tokens)])
+        try:
+            if charges or still_waits:
+                ended = (permit.permit_id, spent.tokens, _number_of(permit.day))
+                await self._settle_all(permit.pool, charges, [ended])
+        finally:
+            # Only now: what is in the ledger and still open would count twice if somebody looked it up in between.
+            if spent.tokens and self._books is not None:
+                self._books.note(permit, spent)
 
     async def standing(self, account: Account) -> list[Standing]:
         """Where the account's counted charges stand now. Raises Redis's errors."""
@@ -178,10 +195,12 @@ class Door:
         answer = await self._standing(keys=_charge_keys(charges), args=[self._window_ms])
         return _standings(answer)
 
-    async def _settle_all(self, pool: PoolName, charges: Sequence[Charge], spent: Iterable[tuple[str, int]]) -> None:
+    async def _settle_all(
+        self, pool: PoolName, charges: Sequence[Charge], ended: Iterable[tuple[str, int, int]]
+    ) -> None:
         arguments: list[Any] = [self._window_ms, len(charges)]
-        for permit_id, tokens in spent:
-            arguments += [permit_id, tokens]
+        for permit_id, used, day in ended:
+            arguments += [permit_id, used, day]
         await self._close(keys=[*_queue_keys(pool), *_charge_keys(charges)], args=arguments)
 
     async def _enter_knowing(self, names: list[str], arguments: list[Any], *, account: Account) -> Any:
@@ -192,14 +211,30 @@ class Door:
             if answer[0] != b"unknown":
                 return answer
             for number in answer[1]:
-                await self._look_up(charges[number - 1], now_seconds=answer[3], epoch=account.epoch or "")
+                await self._look_up(charges[number - 1], now_seconds=answer[3])
         raise Unavailable("what was used before cannot be told")
 
-    async def _look_up(self, charge: Charge, *, now_seconds: int, epoch: str) -> None:
+    async def _look_up(self, charge: Charge, *, now_seconds: int) -> None:
+        """Have Redis know the charge's day and month; all who ask at the same time share one look at the ledger."""
+        place = (charge, now_seconds // _SECONDS_A_DAY)
+        running = self._look_ups.get(place)
+        if running is None:
+            running = asyncio.create_task(self._seed_from_ledger(charge, now_seconds=now_seconds))
+            self._look_ups[place] = running
+            running.add_done_callback(lambda task: self._forget_look_up(place, task))
+        await asyncio.shield(running)
+
+    def _forget_look_up(self, place: tuple[Charge, int], task: asyncio.Task[None]) -> None:
+        del self._look_ups[place]
+        if not task.cancelled():
+            # Whoever waited for it may be gone: then nobody else asks how it ended.
+            task.exception()
+
+    async def _seed_from_ledger(self, charge: Charge, *, now_seconds: int) -> None:
         if self._spent_before is None:
             raise Unavailable("what was used before cannot be told")
         of_day, of_month = await self._spent_before.look_up(charge, today=day_of(now_seconds))
-        arguments = [self._window_ms, now_seconds // _SECONDS_A_DAY, of_day, of_month, epoch]
+        arguments = [self._window_ms, now_seconds // _SECONDS_A_DAY, of_day, of_month, charge.version]
         await self._ask(self._seed, _charge_keys([charge]), arguments)
 
     async def _ask(self, script: Callable[..., Awaitable[Any]], names: list[str], arguments: list[Any]) -> Any:
@@ -224,6 +259,8 @@ class Door:
         word, detail, standings, now_seconds = answer
         if word == b"stale":
             raise StaleAccount
+        if word == b"lost":
+            raise PermitLost
         if tell is not None:
             tell(_standings(standings))
         if word == b"queue":
@@ -246,6 +283,10 @@ def _charge_keys(charges: Iterable[Charge]) -> list[str]:
 
 def _bounds(charges: Iterable[Charge]) -> list[int | str]:
     return ["" if bound is None else bound for charge in charges for bound in bounds_of(charge)]
+
+
+def _number_of(day: datetime.date) -> int:
+    return (day - _FIRST_DAY).days
 
 
 def _standings(answer: Sequence[Sequence[int]]) -> list[Standing]:

@@ -88,7 +88,7 @@ if ARGV[1] ~= '' and ARGV[1] ~= '=' .. epoch then return {'stale', {}, {}, math.
 local lease, window = tonumber(ARGV[2]), tonumber(ARGV[3])
 local max_sequences, max_tokens, num_subjects = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local bounds = read_bounds(7, num_subjects)
-local first = 7 + num_subjects * 5
+local first = 7 + num_subjects * 6
 local requests, sequences, waiting, tokens = 0, 0, 0, 0
 for i = first, #ARGV, 4 do
   requests = requests + 1
@@ -101,7 +101,7 @@ local subjects = {}
 local unknown = {}
 for i = 1, num_subjects do
   subjects[i] = open_book(1 + i * 3, window)
-  if is_unknown(subjects[i], bounds[i], ARGV[1] ~= '' and epoch or '') then unknown[#unknown + 1] = i end
+  if is_unknown(subjects[i], bounds[i], ARGV[first - num_subjects + i - 1]) then unknown[#unknown + 1] = i end
 end
 if #unknown > 0 then return answer('unknown', unknown, subjects, window) end
 if total('requests') + sequences > max_sequences or total('tokens') + waiting > max_tokens then
@@ -117,13 +117,12 @@ for i = first, #ARGV, 4 do
 end
 redis.call('HINCRBY', KEYS[2], 'total:requests', sequences)
 redis.call('HINCRBY', KEYS[2], 'total:tokens', waiting)
-for _, subject in ipairs(subjects) do prolong(subject) end
 return answer('in', {}, subjects, window)
 """
 )
 """KEYS[3] is the epoch, the subjects' keys follow. ARGV: `=` and the epoch that is to be in force, or nothing; lease
-and window in ms; the queue's bounds; the number of subjects, and five bounds of each; then, four for each permit, its
-id, sequences, tokens that wait and tokens that are charged."""
+and window in ms; the queue's bounds; the number of subjects, five bounds of each, and the version of each one's quotas;
+then, four for each permit, its id, sequences, tokens that wait and tokens that are charged."""
 
 SETTLE = (
     _COMMON
@@ -132,15 +131,19 @@ local id, waiting, max_tokens, amount = ARGV[1], tonumber(ARGV[3]), tonumber(ARG
 local window, num_subjects = tonumber(ARGV[6]), tonumber(ARGV[7])
 local bounds = read_bounds(8, num_subjects)
 local weight = redis.call('HGET', KEYS[2], id)
-local more_waiting = weight and waiting - string.match(weight, ':(%d+)$') or 0
+if not weight then return answer('lost', {}, {}, 0) end
+local more_waiting = waiting - string.match(weight, ':(%d+)$')
 if more_waiting > 0 and total('tokens') + more_waiting > max_tokens then sweep() end
 local subjects = {}
 for i = 1, num_subjects do subjects[i] = open_book(i * 3, window) end
+for _, subject in ipairs(subjects) do
+  if not is_open(subject, id) then return answer('lost', {}, subjects, window) end
+end
 if more_waiting > 0 and total('tokens') + more_waiting > max_tokens then
   return answer('queue', refusal(0, more_waiting, math.huge, max_tokens), subjects, window)
 end
 for i, subject in ipairs(subjects) do
-  local more = is_open(subject, id) and amount - entry_of(subject, id) or 0
+  local more = amount - entry_of(subject, id)
   if not redis.call('ZSCORE', subject.charges, id) then bounds[i][2] = false end
   local refused = exceeded_by({subject}, {bounds[i]}, 0, more, window)
   if refused then
@@ -148,34 +151,36 @@ for i, subject in ipairs(subjects) do
     return answer('quota', refused[2], subjects, window)
   end
 end
-if weight then
-  redis.call('HSET', KEYS[2], id, ARGV[2] .. ':' .. ARGV[3])
-  redis.call('HINCRBY', KEYS[2], 'total:tokens', more_waiting)
-end
+redis.call('HSET', KEYS[2], id, ARGV[2] .. ':' .. ARGV[3])
+redis.call('HINCRBY', KEYS[2], 'total:tokens', more_waiting)
 for _, subject in ipairs(subjects) do recharge(subject, id, amount) end
 return answer('in', {}, subjects, window)
 """
 )
 """The subjects' keys begin with KEYS[3]. ARGV: the permit's id, sequences and tokens that wait; the queue's bound of
-those; the tokens that are charged; the window in ms; the number of subjects, and five bounds of each."""
+those; the tokens that are charged; the window in ms; the number of subjects, and five bounds of each. Answers `lost`
+where the permit waits no more, or is not open with each subject: its lease ended, or Redis lost its data."""
 
 RENEW = (
     _COMMON
     + """
 local lease, window, num_subjects = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-for i = 4, #ARGV, 2 do redis.call('ZADD', KEYS[1], 'XX', now + lease, ARGV[i]) end
+for i = 4, #ARGV, 4 do redis.call('ZADD', KEYS[1], 'XX', now + lease, ARGV[i]) end
 sweep()
 for number = 1, num_subjects do
-  local subject = {book = KEYS[number * 3], charges = KEYS[number * 3 + 1], leases = KEYS[number * 3 + 2]}
-  for i = 4, #ARGV, 2 do note_used(subject, ARGV[i], tonumber(ARGV[i + 1]), lease) end
-  prolong(subject)
-  close_book(open_book(number * 3, window))
+  local subject = read_book(number * 3)
+  for i = 4, #ARGV, 4 do
+    hold(subject, ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]), lease)
+  end
+  tidy(subject, window)
+  close_book(subject)
 end
 return redis.status_reply('OK')
 """
 )
-"""The subjects' keys begin with KEYS[3]. ARGV: lease and window in ms; the number of subjects; then, two for each
-permit, its id and the tokens that it has used so far."""
+"""The subjects' keys begin with KEYS[3]. ARGV: lease and window in ms; the number of subjects; then, four for each
+permit, its id, the tokens that it is charged with, those that it has used so far, and the day (since 1970) that it
+counts in."""
 
 RELEASE = (
     _NOW
@@ -192,16 +197,16 @@ CLOSE = (
 local window, num_subjects = tonumber(ARGV[1]), tonumber(ARGV[2])
 local subjects = {}
 for i = 1, num_subjects do subjects[i] = open_book(i * 3, window) end
-for i = 3, #ARGV, 2 do
+for i = 3, #ARGV, 3 do
   let_out(ARGV[i])
-  for _, subject in ipairs(subjects) do finish(subject, ARGV[i], tonumber(ARGV[i + 1])) end
+  for _, subject in ipairs(subjects) do finish(subject, ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])) end
 end
 for _, subject in ipairs(subjects) do close_book(subject) end
 return redis.status_reply('OK')
 """
 )
-"""The subjects' keys begin with KEYS[3]. ARGV: the window in ms; the number of subjects; then, two for each permit, its
-id and the tokens that it used."""
+"""The subjects' keys begin with KEYS[3]. ARGV: the window in ms; the number of subjects; then, three for each permit,
+its id, the tokens that it used, and the day (since 1970) that it counts in."""
 
 SEED = _NOW + quota_scripts.COUNT + quota_scripts.SEED
 STANDING = _NOW + quota_scripts.COUNT + quota_scripts.STANDING

@@ -9,6 +9,11 @@ from serving.admission.accounts import Account
 from serving.contracts.ids import PoolName
 
 
+class PermitLost(Exception):
+    """The permit counts no more, its lease having ended or Redis having lost its data: close it, and enter anew. Never
+    reaches a client."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Weight:
     """What a request takes up: in the waiting room its sequences, and its prompt's tokens over all of them; of its

@@ -92,10 +92,14 @@ def find_principal(authorization: str | None, *, epoch: str | None = None) -> Pr
     return principal_if_it_opens(presented, read_known_key(presented.prefix, epoch=epoch))
 
 
-def _account_of(key: ApiKey, *, tenant_quotas: Quotas, key_quotas: Quotas, epoch: str | None) -> Account:
-    charges = [Charge(f"tenant:{key.tenant.pk}", tenant_quotas)]
-    if not key_quotas.is_empty:
-        charges.append(Charge(f"key:{key.prefix}", key_quotas))
+def _account_of(
+    key: ApiKey, *, tenant_quotas: tuple[int, Quotas], key_quotas: tuple[int, Quotas], epoch: str | None
+) -> Account:
+    version, quotas = tenant_quotas
+    charges = [Charge(f"tenant:{key.tenant.pk}", quotas, version)]
+    version, quotas = key_quotas
+    if not quotas.is_empty:
+        charges.append(Charge(f"key:{key.prefix}", quotas, version))
     return Account(
         charges=tuple(charges),
         epoch=epoch,

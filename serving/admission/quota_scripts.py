@@ -2,21 +2,28 @@
 
 Of each subject three keys: a hash, the book; a sorted set of charges, permit id by the millisecond at which it was
 charged, which is the window of the last minute; and a sorted set of leases, permit id by the millisecond at which its
-lease ends, which is what is open. The book maps a permit's id to `amount:used:day:month`: the tokens that it is counted
-with now, those that it was last known to have used, and the day (since 1970) and the month (since year 0) that it is
-counted in. It also holds the sums: `requests` and `tokens` of the window, `open`, `day:tokens` of `day`, `month:tokens`
+lease ends, which is what is open, or by minus the millisecond at which it stopped: it ended, or lost its lease. The
+book maps a permit's id to `amount:used:day:month`: the tokens that it is counted with now, those that it was last known
+to have used, -1 once it has ended, and the day (since 1970) and the month (since year 0) that it is counted in. It also
+holds the sums: `requests` and `tokens` of the window, `open`, `day:tokens` of `day`, `month:tokens`
 of `month`, and `drain` and `drained`, the decayed rate at which requests ended and when it was last reckoned.
 
-All three go an hour after they were last needed. An entry is in the book as long as it is in the window or open. A day
-or month other than the current one says that its sum is unknown, and has to be taken from the ledger; so has it under
-another epoch than `seeded`, under which that was last done: the subject may have had no quotas meanwhile, and then
-nothing was counted here.
+All three go an hour after they were last needed. An entry is in the book as long as it is in the window or open, and a
+window's length after it stopped: until then what lost its lease can be held again, or be ended with what it used, and
+what ended cannot end again. Later, and where Redis lost its data, the end of what is not known adds all that it used to
+its day and month. A day or month other than the current one says that its sum is unknown, and has to be taken from the
+ledger; so has it where `seeded` names another version of the subject's quotas, or another run of the server, than
+those of now: the subject may have had no quotas meanwhile, and then nothing was counted here, or the server may have
+come back with older data. At `again`, a minute after `seeded` changed, the ledger is asked once more: by then it has
+what was on its way to it, and what ran uncounted and has ended.
 """
 
 COUNT = """
 local NAMES = {'requests', 'tokens', 'open', 'day', 'day:tokens', 'month', 'month:tokens', 'drain', 'drained'}
 local LIFE = 3600000
 local WALK = 256
+local ENDED = -1
+local SEED_AGAIN = 60000
 
 -- Howard Hinnant, "chrono-compatible low-level date algorithms": civil_from_days.
 local function month_of(day)
@@ -37,7 +44,7 @@ local this_month = month_of(today)
 local function entry_of(subject, id)
   local entry = redis.call('HGET', subject.book, id)
   if not entry then return 0, 0, 0, 0 end
-  local amount, used, day, month = string.match(entry, '^(%d+):(%d+):(%d+):(%d+)$')
+  local amount, used, day, month = string.match(entry, '^(%d+):(%-?%d+):(%d+):(%d+)$')
   return tonumber(amount), tonumber(used), tonumber(day), tonumber(month)
 end
 
@@ -50,8 +57,18 @@ local function add_to_calendar(subject, tokens, day, month)
   if subject.month == month then subject['month:tokens'] = subject['month:tokens'] + tokens end
 end
 
+-- A lease that ends after the beginning of time is open; see above for the others.
+local function lease_of(subject, id)
+  return tonumber(redis.call('ZSCORE', subject.leases, id) or 0)
+end
+
 local function is_open(subject, id)
-  return redis.call('ZSCORE', subject.leases, id) ~= false
+  return lease_of(subject, id) > 0
+end
+
+local function has_ended(subject, id)
+  local _, used = entry_of(subject, id)
+  return used == ENDED
 end
 
 local function charge(subject, id, amount, lease)
@@ -64,39 +81,50 @@ local function charge(subject, id, amount, lease)
   add_to_calendar(subject, amount, today, this_month)
 end
 
--- Count what is open with another amount.
-local function recharge(subject, id, amount)
-  if not is_open(subject, id) then return end
-  local before, used, day, month = entry_of(subject, id)
+-- Count with another amount.
+local function recount(subject, id, amount, used)
+  local before, _, day, month = entry_of(subject, id)
   write(subject, id, amount, used, day, month)
   if redis.call('ZSCORE', subject.charges, id) then subject.tokens = subject.tokens + amount - before end
   add_to_calendar(subject, amount - before, day, month)
 end
 
--- Extend the lease of what is open, and note what it used so far: that is what it counts with if the lease ends.
-local function note_used(subject, id, used, lease)
-  if not is_open(subject, id) then return end
-  redis.call('ZADD', subject.leases, now + lease, id)
-  local amount, _, day, month = entry_of(subject, id)
-  write(subject, id, amount, used, day, month)
+local function recharge(subject, id, amount)
+  local _, used = entry_of(subject, id)
+  recount(subject, id, amount, used)
 end
 
--- End what is open: it counts with what it used, and not at all if that is nothing.
-local function finish(subject, id, used)
-  if redis.call('ZREM', subject.leases, id) == 0 then return end
-  local amount, _, day, month = entry_of(subject, id)
-  add_to_calendar(subject, used - amount, day, month)
-  subject.open = subject.open - 1
-  subject.drain = subject.drain * math.exp(-math.max(0, now - subject.drained) / 10000) + 0.1
-  subject.drained = now
-  local in_window = redis.call('ZSCORE', subject.charges, id)
-  if in_window then
-    subject.tokens = subject.tokens + used - amount
-    if used > 0 then return write(subject, id, used, used, day, month) end
-    redis.call('ZREM', subject.charges, id)
-    subject.requests = subject.requests - 1
+-- Begin an entry of what nothing is known of, outside of the window.
+local function remember(subject, id, day)
+  if lease_of(subject, id) == 0 then write(subject, id, 0, 0, day, month_of(day)) end
+end
+
+-- Extend the lease, and note what it used so far: that is what it counts with if the lease ends. What has lost its
+-- lease meanwhile, or is not known, counts again; what has ended does not.
+local function hold(subject, id, amount, used, day, lease)
+  if has_ended(subject, id) then return end
+  remember(subject, id, day)
+  if not is_open(subject, id) then subject.open = subject.open + 1 end
+  recount(subject, id, amount, used)
+  redis.call('ZADD', subject.leases, now + lease, id)
+end
+
+-- Count with what was used, and not at all if that is nothing.
+local function stop(subject, id, used, mark)
+  if is_open(subject, id) then
+    subject.open = subject.open - 1
+    subject.drain = subject.drain * math.exp(-math.max(0, now - subject.drained) / 10000) + 0.1
+    subject.drained = now
   end
-  redis.call('HDEL', subject.book, id)
+  recount(subject, id, used, mark)
+  redis.call('ZADD', subject.leases, -now, id)
+  if used == 0 and redis.call('ZREM', subject.charges, id) == 1 then subject.requests = subject.requests - 1 end
+end
+
+local function finish(subject, id, used, day)
+  if has_ended(subject, id) then return end
+  remember(subject, id, day)
+  stop(subject, id, used, ENDED)
 end
 
 local function leave_window(subject, window)
@@ -104,20 +132,39 @@ local function leave_window(subject, window)
     subject.tokens = subject.tokens - entry_of(subject, id)
     subject.requests = subject.requests - 1
     redis.call('ZREM', subject.charges, id)
-    if not redis.call('ZSCORE', subject.leases, id) then redis.call('HDEL', subject.book, id) end
+    if lease_of(subject, id) == 0 then redis.call('HDEL', subject.book, id) end
   end
 end
 
--- Read a subject's sums, without what left its window and with what lost its lease settled.
-local function open_book(key, window)
+-- Forget what stopped longer than a window ago.
+local function forget(subject, window)
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', subject.leases, window - now, '(0')) do
+    redis.call('ZREM', subject.leases, id)
+    if not redis.call('ZSCORE', subject.charges, id) then redis.call('HDEL', subject.book, id) end
+  end
+end
+
+local function read_book(key)
   local subject = {book = KEYS[key], charges = KEYS[key + 1], leases = KEYS[key + 2]}
   local stored = redis.call('HMGET', subject.book, unpack(NAMES))
   for i, name in ipairs(NAMES) do subject[name] = tonumber(stored[i] or 0) end
+  return subject
+end
+
+-- Take out what left the window, and settle what lost its lease.
+local function tidy(subject, window)
   leave_window(subject, window)
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', subject.leases, '-inf', now)) do
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', subject.leases, '(0', now)) do
     local _, used = entry_of(subject, id)
-    finish(subject, id, used)
+    stop(subject, id, used, used)
   end
+  forget(subject, window)
+end
+
+-- Read a subject's sums, tidied.
+local function open_book(key, window)
+  local subject = read_book(key)
+  tidy(subject, window)
   return subject
 end
 
@@ -129,9 +176,6 @@ local function close_book(subject)
   end
   redis.call('HSET', subject.book, unpack(fields))
   redis.call('PEXPIRE', subject.book, LIFE)
-end
-
-local function prolong(subject)
   redis.call('PEXPIRE', subject.charges, LIFE)
   redis.call('PEXPIRE', subject.leases, LIFE)
 end
@@ -199,9 +243,15 @@ local function exceeded(subject, bounds, requests, tokens, window)
   end
 end
 
-local function is_unknown(subject, bounds, epoch)
+-- Under what the sums of day and month are known: a server that was started anew may have older data.
+local function seed_word(version)
+  return version .. '@' .. string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
+end
+
+local function is_unknown(subject, bounds, version)
   if not (bounds[3] or bounds[4]) then return false end
-  if epoch ~= '' and redis.call('HGET', subject.book, 'seeded') ~= epoch then return true end
+  local stored = redis.call('HMGET', subject.book, 'seeded', 'again')
+  if stored[1] ~= seed_word(version) or now >= tonumber(stored[2] or math.huge) then return true end
   return (bounds[3] and subject.day ~= today) or (bounds[4] and subject.month ~= this_month)
 end
 
@@ -224,26 +274,27 @@ if day ~= today then
   return redis.status_reply('LATE')
 end
 local of_day, of_month = 0, 0
-for _, id in ipairs(redis.call('ZRANGE', subject.leases, 0, -1)) do
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', subject.leases, '(0', '+inf')) do
   local amount, _, charged_on, charged_in = entry_of(subject, id)
   if charged_on == today then of_day = of_day + amount end
   if charged_in == this_month then of_month = of_month + amount end
 end
-if ARGV[3] ~= '' then
-  local known = subject.day == today and subject['day:tokens'] or 0
-  subject.day, subject['day:tokens'] = today, math.max(known, ARGV[3] + of_day)
+local known_of_day = subject.day == today and subject['day:tokens'] or 0
+local known_of_month = subject.month == this_month and subject['month:tokens'] or 0
+subject.day, subject['day:tokens'] = today, math.max(known_of_day, ARGV[3] + of_day)
+subject.month, subject['month:tokens'] = this_month, math.max(known_of_month, ARGV[4] + of_month)
+local stored, word = redis.call('HMGET', subject.book, 'seeded', 'again'), seed_word(ARGV[5])
+if stored[1] ~= word then
+  redis.call('HSET', subject.book, 'seeded', word, 'again', now + SEED_AGAIN)
+elseif stored[2] and now >= tonumber(stored[2]) then
+  redis.call('HDEL', subject.book, 'again')
 end
-if ARGV[4] ~= '' then
-  local known = subject.month == this_month and subject['month:tokens'] or 0
-  subject.month, subject['month:tokens'] = this_month, math.max(known, ARGV[4] + of_month)
-end
-redis.call('HSET', subject.book, 'seeded', ARGV[5])
 close_book(subject)
 return redis.status_reply('OK')
 """
 """Take the sums of the current day and month from the ledger, to which what is open comes: it is in no ledger yet. A
 sum that is known stands where it is the greater one, since the ledger is behind. ARGV: the window in ms; the day; what
-the ledger has of that day and of its month, empty where it was not asked; the epoch."""
+the ledger has of that day and of its month; the version of the subject's quotas."""
 
 STANDING = """
 local window = tonumber(ARGV[1])

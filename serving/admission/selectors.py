@@ -49,20 +49,26 @@ def find_key(tenant_id: int, prefix: str) -> ApiKey:
     return key
 
 
-def key_with_quotas(prefix: str) -> tuple[ApiKey, Quotas, Quotas] | None:
-    """A key with its tenant, the tenant's quotas and the key's own, as of now; None where there is none."""
+def key_with_quotas(prefix: str) -> tuple[ApiKey, tuple[int, Quotas], tuple[int, Quotas]] | None:
+    """A key with its tenant, the tenant's quotas and the key's own, each with its version's number, 0 where there never
+    was one; None where there is no such key."""
+    of_tenant = QuotaVersion.objects.filter(tenant=OuterRef("tenant_id"), key=None)
+    of_key = QuotaVersion.objects.filter(key=OuterRef("pk"))
     found = (
         ApiKey.objects.select_related("tenant")
         .annotate(
-            tenant_values=_newest_values(QuotaVersion.objects.filter(tenant=OuterRef("tenant_id"), key=None)),
-            key_values=_newest_values(QuotaVersion.objects.filter(key=OuterRef("pk"))),
+            tenant_values=_newest_values(of_tenant),
+            tenant_version=_newest_number(of_tenant),
+            key_values=_newest_values(of_key),
+            key_version=_newest_number(of_key),
         )
         .filter(prefix=prefix)
         .first()
     )
     if found is None:
         return None
-    return found, quotas_of(found.tenant_values), quotas_of(found.key_values)
+    tenant_quotas = (found.tenant_version or 0, quotas_of(found.tenant_values))
+    return found, tenant_quotas, (found.key_version or 0, quotas_of(found.key_values))
 
 
 def quota_versions(owner: Tenant | ApiKey, *, before: int | None = None, limit: int = 100) -> list[QuotaVersion]:
@@ -147,3 +153,7 @@ def _summed(tenant: Tenant, by: str, *, since_day: datetime.date) -> list[dict[s
 
 def _newest_values(versions: QuerySet[QuotaVersion]) -> Subquery:
     return Subquery(versions.order_by("-number").values("values")[:1], output_field=JSONField())
+
+
+def _newest_number(versions: QuerySet[QuotaVersion]) -> Subquery:
+    return Subquery(versions.order_by("-number").values("number")[:1])

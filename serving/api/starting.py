@@ -16,7 +16,7 @@ from serving.admission.accounts import Account, StaleAccount
 from serving.admission.allowance import check_output, check_priority, check_prompt, longest_output
 from serving.admission.door import Door, Tell
 from serving.admission.drain import DrainState
-from serving.admission.permits import Permit, Weight
+from serving.admission.permits import Permit, PermitLost, Weight
 from serving.admission.prediction import Load, Predictor
 from serving.admission.shares import Share
 from serving.admission.standing import RateLimit, counted_charges, rate_limits_of
@@ -97,36 +97,52 @@ class Starter:
         self.drain.check()
         if not request.pool.has_engines:
             raise Unavailable(f"no engine is ready to serve {request.pool.model!r}")
-        account, permits = await self._enter(request)
-        generations = []
-        try:
-            for index, prompt in enumerate(request.prompts):
-                prompt_ids = await prompt.tokenise()
-                check_prompt(account, len(prompt_ids))
-                generation = _generation_of(request, index, prompt_ids=prompt_ids, account=account)
-                generations.append(generation)
-                permits[index] = await self.door.settle(
-                    permits[index],
-                    _weight(request, num_tokens=len(prompt_ids), max_tokens=generation.params[0].max_tokens),
-                    tunables=_share_of(request).bounds,
-                    tell=_teller(request, account),
-                )
-        except BaseException:
-            await self._close(permits)
-            raise
-        pairs = zip(generations, permits, strict=True)
+        pairs = await self._let_in(request)
         streams = [self.gateway.generate(generation, permit=permit) for generation, permit in pairs]
         return streams[0] if len(streams) == 1 else MergedStream(streams, choices_each=request.num_choices)
 
-    async def _enter(self, request: NewRequest) -> tuple[Account, list[Permit]]:
+    async def _let_in(self, request: NewRequest) -> list[tuple[Generation, Permit]]:
+        """All prompts, tokenised, each with a permit of its true weight.
+
+        Tokenising may take longer than a permit's lease: then it enters anew, with what is known of the prompts by now.
+        """
+        tokenised: list[list[int]] = []
+        for _ in range(_ATTEMPTS_TO_ENTER):
+            account, permits = await self._enter(request, tokenised)
+            try:
+                return [
+                    await self._settle(request, index, permit, account=account, tokenised=tokenised)
+                    for index, permit in enumerate(permits)
+                ]
+            except PermitLost:
+                await self._close(permits)
+            except BaseException:
+                await self._close(permits)
+                raise
+        raise Unavailable("this server is too slow now to prepare the request in time")
+
+    async def _settle(
+        self, request: NewRequest, index: int, permit: Permit, *, account: Account, tokenised: list[list[int]]
+    ) -> tuple[Generation, Permit]:
+        """One prompt, added to those that are `tokenised` where it is not there yet, and its permit."""
+        if index == len(tokenised):
+            tokenised.append(await request.prompts[index].tokenise())
+        prompt_ids = tokenised[index]
+        check_prompt(account, len(prompt_ids))
+        generation = _generation_of(request, index, prompt_ids=prompt_ids, account=account)
+        weight = _weight(request, num_tokens=len(prompt_ids), max_tokens=generation.params[0].max_tokens)
+        bounds, tell = _share_of(request).bounds, _teller(request, account)
+        return generation, await self.door.settle(permit, weight, tunables=bounds, tell=tell)
+
+    async def _enter(self, request: NewRequest, tokenised: Sequence[list[int]]) -> tuple[Account, tuple[Permit, ...]]:
         """Permits for all prompts, and the account that they were charged to: that of now, whatever was known before.
 
-        The estimate is taken, so that what is refused costs no tokenising.
+        What is not `tokenised` yet is estimated, so that what is refused costs no tokenising.
         """
         account = await _account_to_try(request)
         for _ in range(_ATTEMPTS_TO_ENTER):
             _check_against(account, request)
-            weights = [_estimated_weight(request, prompt, account=account) for prompt in request.prompts]
+            weights = _expected_weights(request, tokenised, account=account)
             try:
                 async with self._in_time(request, weights):
                     permits = await self.door.enter(
@@ -140,7 +156,7 @@ class Starter:
                 assert request.read_account is not None, "an account that can grow old can be read anew"
                 account = await request.read_account()
             else:
-                return account, list(permits)
+                return account, permits
         raise Unavailable("tenants, keys and quotas change too fast to tell what this request may use")
 
     def _in_time(self, request: NewRequest, weights: Sequence[Weight]) -> contextlib.AbstractAsyncContextManager[None]:
@@ -208,11 +224,18 @@ def _check_against(account: Account, request: NewRequest) -> None:
         check_prompt(account, prompt.certain_tokens)
 
 
-def _estimated_weight(request: NewRequest, prompt: Prompt, *, account: Account) -> Weight:
-    rest = max(1, request.pool.max_model_len - prompt.estimated_tokens)
-    limits = [request.output.tokens or rest, longest_output(account)]
+def _expected_weights(request: NewRequest, tokenised: Sequence[Sequence[int]], *, account: Account) -> list[Weight]:
+    lengths = [len(prompt_ids) for prompt_ids in tokenised]
+    lengths += [prompt.estimated_tokens for prompt in request.prompts[len(tokenised) :]]
+    return [_expected_weight(request, length, account=account) for length in lengths]
+
+
+def _expected_weight(request: NewRequest, num_tokens: int, *, account: Account) -> Weight:
+    rest = max(1, request.pool.max_model_len - num_tokens)
+    # What exceeds the context is refused by that name once it is tokenised, and by no quota before.
+    limits = [min(request.output.tokens or rest, rest), longest_output(account)]
     max_tokens = min(limit for limit in limits if limit is not None)
-    return _weight(request, num_tokens=prompt.estimated_tokens, max_tokens=max_tokens)
+    return _weight(request, num_tokens=num_tokens, max_tokens=max_tokens)
 
 
 def _weight(request: NewRequest, *, num_tokens: int, max_tokens: int) -> Weight:

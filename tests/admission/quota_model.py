@@ -11,18 +11,20 @@ from serving.admission.permits import Weight
 from serving.admission.standing import COUNTED, counted_charges
 from serving.contracts.quotas import Quotas
 
-Verdict = Literal["in", "stale", "queue"] | tuple[str, str]
+Verdict = Literal["in", "stale", "queue", "lost"] | tuple[str, str]
 """Let in, or why not: for a quota, the subject and the quota's name."""
 
 
 @dataclasses.dataclass
 class Entry:
-    """One permit in a subject's book: what it is counted with, and what it was last known to have used."""
+    """One permit in a subject's book: what it is counted with, and what it was last known to have used. What neither is
+    open nor has ended has lost its lease."""
 
     amount: int
     used: int = 0
     in_window: bool = True
     is_open: bool = True
+    has_ended: bool = False
 
 
 class Subject:
@@ -32,7 +34,7 @@ class Subject:
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
         self.calendar: int | None = None
-        self.seeded: str | None = None
+        self.seeded: int | None = None
         self.ledger = 0
 
     @property
@@ -51,11 +53,11 @@ class Subject:
         self.entries[permit_id] = Entry(amount)
         self._count(amount)
 
-    def seed(self, epoch: str) -> None:
+    def seed(self, version: int) -> None:
         """Learn the sums from the ledger, to which what is open comes."""
         is_open = sum(entry.amount for entry in self.entries.values() if entry.is_open)
         self.calendar = max(self.calendar or 0, self.ledger + is_open)
-        self.seeded = epoch
+        self.seeded = version
 
     def amount_of(self, permit_id: str) -> int | None:
         """What an open permit is counted with."""
@@ -63,29 +65,26 @@ class Subject:
         return entry.amount if entry is not None and entry.is_open else None
 
     def recharge(self, permit_id: str, amount: int) -> None:
-        entry = self.entries.get(permit_id)
-        if entry is not None and entry.is_open:
-            self._count(amount - entry.amount)
-            entry.amount = amount
+        self._recount(self.entries[permit_id], amount)
 
-    def note_used(self, permit_id: str, used: int) -> None:
-        entry = self.entries.get(permit_id)
-        if entry is not None and entry.is_open:
+    def hold(self, permit_id: str, amount: int, used: int) -> None:
+        """Still held by its owner, who may have been thought dead."""
+        entry = self._entry_of(permit_id)
+        if not entry.has_ended:
+            entry.is_open = True
+            self._recount(entry, amount)
             entry.used = used
 
     def finish(self, permit_id: str, used: int) -> None:
-        entry = self.entries.get(permit_id)
-        if entry is None or not entry.is_open:
-            return
-        self._count(used - entry.amount)
-        entry.amount, entry.is_open = used, False
-        if used == 0 or not entry.in_window:
-            del self.entries[permit_id]
+        entry = self._entry_of(permit_id)
+        if not entry.has_ended:
+            self._stop(entry, used)
+            entry.has_ended = True
 
     def lose_lease(self, permit_id: str) -> None:
-        entry = self.entries.get(permit_id)
-        if entry is not None:
-            self.finish(permit_id, entry.used)
+        entry = self.entries[permit_id]
+        if entry.is_open:
+            self._stop(entry, entry.used)
 
     def let_a_minute_pass(self) -> None:
         self.entries = {name: entry for name, entry in self.entries.items() if entry.is_open}
@@ -105,6 +104,18 @@ class Subject:
             if bound is not None and extra > 0 and before + extra > bound:
                 return name
         return None
+
+    def _entry_of(self, permit_id: str) -> Entry:
+        return self.entries.setdefault(permit_id, Entry(0, in_window=False, is_open=False))
+
+    def _stop(self, entry: Entry, used: int) -> None:
+        self._recount(entry, used)
+        entry.is_open = False
+        entry.in_window &= used > 0
+
+    def _recount(self, entry: Entry, amount: int) -> None:
+        self._count(amount - entry.amount)
+        entry.amount = amount
 
     def _count(self, tokens: int) -> None:
         if self.calendar is not None:
@@ -146,18 +157,18 @@ class DoorModel:
     def judge_settlement(self, account: Account, permit_id: str, weight: Weight, *, tokens: int) -> Verdict:
         """What is to become of a permit that turns out to weigh so much."""
         waits = self.waiting.get(permit_id)
-        more_waiting = weight.tokens - waits[1] if waits is not None else 0
+        held = [self.subject(charge).amount_of(permit_id) for charge in counted_charges(account)]
+        if waits is None or None in held:
+            return "lost"
+        more_waiting = weight.tokens - waits[1]
         if more_waiting > 0 and self.queued()[1] + more_waiting > tokens:
             return "queue"
         for charge in counted_charges(account):
             subject = self.subject(charge)
-            before = subject.amount_of(permit_id)
-            if before is None:
-                continue
             name = subject.first_exceeded(
                 charge.quotas,
                 requests=0,
-                tokens=weight.charged_tokens - before,
+                tokens=weight.charged_tokens - subject.entries[permit_id].amount,
                 of_window=subject.entries[permit_id].in_window,
             )
             if name is not None:
@@ -165,8 +176,7 @@ class DoorModel:
         return "in"
 
     def settle(self, account: Account, permit_id: str, weight: Weight) -> None:
-        if permit_id in self.waiting:
-            self.waiting[permit_id] = (weight.sequences, weight.tokens)
+        self.waiting[permit_id] = (weight.sequences, weight.tokens)
         for charge in counted_charges(account):
             self.subject(charge).recharge(permit_id, weight.charged_tokens)
 
@@ -197,5 +207,5 @@ class DoorModel:
         subject, quotas = self.subject(charge), charge.quotas
         if quotas.tokens_per_day is None and quotas.tokens_per_month is None:
             return
-        if subject.calendar is None or subject.seeded != self.epoch:
-            subject.seed(self.epoch)
+        if subject.calendar is None or subject.seeded != charge.version:
+            subject.seed(charge.version)

@@ -44,6 +44,12 @@ async def passing_minute(redis: Redis, account: Account) -> None:
     await Door(redis, window_seconds=0).standing(account)
 
 
+async def passing_leases(redis: Redis, subject: str = "tenant:1") -> None:
+    """Let all leases of a subject end, of which nobody has renewed one."""
+    ids = await redis.zrangebyscore(keys.quota_leases(subject), "(0", "+inf")
+    await redis.zadd(keys.quota_leases(subject), dict.fromkeys(ids, 1), xx=True)
+
+
 class Ledger:
     """What the database says, told by the test; keeps what it was asked."""
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 
 from serving.admission.door import Door
-from serving.admission.permits import Permit, Weight
+from serving.admission.permits import Permit, PermitLost, Weight
 from serving.admission.refusals import estimate_retry_seconds
 from serving.contracts import keys
 from serving.contracts.accounting import Spent
@@ -143,7 +143,8 @@ async def test_renewing_does_not_bring_back_what_was_released(door: Door, redis:
     permit = await enter(door, 1, 1, bounds())
     await door.release(permit)
     await door.renew([(permit, Spent())])
-    assert await door.settle(permit, Weight(1, 7), tunables=bounds()) is not None
+    with pytest.raises(PermitLost):
+        await door.settle(permit, Weight(1, 7), tunables=bounds())
     assert await totals(redis) == (0, 0)
     assert await redis.zcard(keys.permits(POOL)) == 0
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import datetime
 from collections.abc import Iterator
 from typing import Any
@@ -18,8 +19,9 @@ from redis.asyncio import Redis
 
 from serving.admission.accounts import Account, Charge, StaleAccount
 from serving.admission.door import Door
-from serving.admission.permits import Permit, Weight
+from serving.admission.permits import Permit, PermitLost, Weight
 from serving.admission.spent_before import SpentBefore
+from serving.admission.standing import counted_charges
 from serving.contracts import keys
 from serving.contracts.accounting import Spent
 from serving.contracts.errors import QueueFull, QuotaExceeded
@@ -66,6 +68,7 @@ class QuotaMachine(RuleBasedStateMachine):
         self.redis = Redis.from_url(self.url)
         self.model = DoorModel("epoch-0")
         self.num_epochs = 0
+        self.versions = dict.fromkeys((TENANT, *KEYS), 0)
         before = SpentBefore(self._read_ledger)
         self.door = Door(self.redis, books=self, spent_before=before)
         self.door_of_the_dead = Door(self.redis, books=self, spent_before=before, lease_seconds=0)
@@ -112,12 +115,14 @@ class QuotaMachine(RuleBasedStateMachine):
 
     def _change(self, quotas: dict[str, Quotas]) -> None:
         self.quotas |= quotas
+        for subject in quotas:
+            self.versions[subject] += 1
         self.num_epochs += 1
         self.model.epoch = f"epoch-{self.num_epochs}"
         self.run(self.redis.set(keys.admission_epoch(), self.model.epoch))
         self.accounts = [
             Account(
-                charges=(Charge(TENANT, self.quotas[TENANT]), Charge(key, self.quotas[key])),
+                charges=tuple(Charge(name, self.quotas[name], self.versions[name]) for name in (TENANT, key)),
                 epoch=self.model.epoch,
                 tenant_id=1,
                 key_prefix=key.removeprefix("key:"),
@@ -191,7 +196,7 @@ class QuotaMachine(RuleBasedStateMachine):
         self.run(self.door.renew(told))
         for permit, spent in told:
             for subject in self._subjects_of(permit):
-                subject.note_used(permit.permit_id, spent.tokens)
+                subject.hold(permit.permit_id, permit.weight.charged_tokens, spent.tokens)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
@@ -210,23 +215,28 @@ class QuotaMachine(RuleBasedStateMachine):
         del self.held[permit.permit_id]
 
     @precondition(lambda self: self.ended)
-    @rule(data=st.data())
-    def end_once_more(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), tokens=st.integers(0, 60))
+    def end_once_more(self, data: st.DataObject, tokens: int) -> None:
         permit = self.ended[data.draw(st.integers(0, len(self.ended) - 1))]
-        self._close(permit, Spent())
+        self._close(permit, Spent(tokens))
+
+    @precondition(lambda self: self.ended)
+    @rule(data=st.data(), tokens=st.integers(0, 60))
+    def renew_what_has_ended_within_the_minute(self, data: st.DataObject, tokens: int) -> None:
+        permit = self.ended[data.draw(st.integers(0, len(self.ended) - 1))]
+        if all(permit.permit_id in subject.entries for subject in self._subjects_of(permit)):
+            self.run(self.door.renew([(permit, Spent(tokens))]))
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
-    def lose_the_owner(self, data: st.DataObject) -> None:
-        """The last thing that it said was how much was used; afterwards nobody renews."""
+    def lose_the_lease(self, data: st.DataObject) -> None:
+        """The last thing that its owner said was how much was used; it is dead, or slow and comes back."""
         permit = self._pick(data)
         spent = self._draw_spent(data, permit)
         self.run(self.door_of_the_dead.renew([(permit, spent)]))
         for subject in self._subjects_of(permit):
-            subject.note_used(permit.permit_id, spent.tokens)
+            subject.hold(permit.permit_id, permit.weight.charged_tokens, spent.tokens)
         self.model.lose_lease(permit.account, permit.permit_id)
-        del self.held[permit.permit_id]
-        self.ended.append(permit)
 
     # --- the world ---
 
@@ -273,7 +283,7 @@ class QuotaMachine(RuleBasedStateMachine):
         async with self.redis.pipeline() as pipeline:
             pipeline.hgetall(keys.quota_book(name))
             pipeline.zrange(keys.quota_charges(name), 0, -1)
-            pipeline.zrange(keys.quota_leases(name), 0, -1)
+            pipeline.zrangebyscore(keys.quota_leases(name), "(0", "+inf")
             book, charges, leases = await pipeline.execute()
         return book, {name.decode() for name in charges}, {name.decode() for name in leases}
 
@@ -297,7 +307,7 @@ class QuotaMachine(RuleBasedStateMachine):
         self.model.close(permit.account, permit.permit_id, spent.tokens)
 
     def _subjects_of(self, permit: Permit) -> list[Subject]:
-        return [self.model.subject(charge) for charge in permit.account.charges]
+        return [self.model.subject(charge) for charge in counted_charges(permit.account)]
 
     def _pick(self, data: st.DataObject) -> Permit:
         # By its place: the ids are random, and another course's are others.
@@ -310,9 +320,9 @@ class QuotaMachine(RuleBasedStateMachine):
 
 
 def _as_stored(subject: Subject) -> dict[str, Any]:
-    """What ended is stored with what it used, which is then its amount."""
+    """What ended is stored with what it used as its amount, and that it ended in its place."""
     return {
-        name: entry if entry.is_open else type(entry)(entry.amount, used=entry.amount, is_open=False)
+        name: dataclasses.replace(entry, used=-1) if entry.has_ended else entry
         for name, entry in subject.entries.items()
     }
 
@@ -325,6 +335,8 @@ def _verdict() -> Iterator[list[str]]:
         yield said
     except StaleAccount:
         said.append("stale")
+    except PermitLost:
+        said.append("lost")
     except QueueFull:
         said.append("queue")
     except QuotaExceeded as error:

@@ -11,14 +11,24 @@ from redis.asyncio import Redis
 
 from serving.admission.accounts import Account, Charge, StaleAccount
 from serving.admission.door import Door
-from serving.admission.permits import Weight
+from serving.admission.permits import PermitLost, Weight
 from serving.admission.standing import Standing
 from serving.contracts import keys
 from serving.contracts.accounting import Spent
 from serving.contracts.errors import QueueFull, QuotaExceeded, QuotaSpent, RateLimited
 from serving.contracts.quotas import Quotas
 from serving.contracts.tunables import Tunables
-from tests.admission.quotas import POOL, WIDE, Ledger, account_of, door_with, enter, passing_minute, sums
+from tests.admission.quotas import (
+    POOL,
+    WIDE,
+    Ledger,
+    account_of,
+    door_with,
+    enter,
+    passing_leases,
+    passing_minute,
+    sums,
+)
 
 IDLE = {"requests": 0, "tokens": 0, "open": 0, "day:tokens": 0, "month:tokens": 0}
 
@@ -265,6 +275,7 @@ async def test_nothing_stays_of_what_ended_and_left_the_window(door: Door, redis
     await passing_minute(redis, account)
     for permit in permits[3:]:
         await door.close(permit, Spent(1, 1))
+    await passing_minute(redis, account)
     fields = await redis.hkeys(keys.quota_book("tenant:1"))
     assert not any(permit.permit_id.encode() in fields for permit in permits)
     assert await redis.exists(keys.quota_charges("tenant:1"), keys.quota_leases("tenant:1")) == 0
@@ -282,8 +293,48 @@ async def test_dead_owners_requests_are_settled_to_their_last_report(redis: Redi
     found = await living.standing(account)
     assert [(standing.requests, standing.tokens) for standing in found] == [(1, 50)]
     assert (await sums(redis))["open"] == 0
-    await living.close(reported, Spent(20, 400))
-    assert (await sums(redis))["tokens"] == 50
+
+
+async def test_owner_that_was_thought_dead_still_pays_for_what_it_used(redis: Redis) -> None:
+    ledger = Ledger()
+    door = door_with(redis, ledger)
+    account = account_of(tokens_per_minute=1000, tokens_per_day=10_000, max_concurrent_requests=2)
+    (renewed,), (ended,) = await enter(door, account, 300), await enter(door, account, 300)
+    await door.renew([(renewed, Spent(20, 30)), (ended, Spent(20, 40))])
+    await passing_leases(redis)
+    await door.standing(account)
+    assert await sums(redis) == {"requests": 2, "tokens": 110, "open": 0, "day:tokens": 110, "month:tokens": 110}
+    await door.renew([(renewed, Spent(20, 50))])
+    assert await sums(redis) == {"requests": 2, "tokens": 360, "open": 1, "day:tokens": 360, "month:tokens": 360}
+    for _ in range(2):
+        await door.close(renewed, Spent(20, 100))
+        await door.close(ended, Spent(20, 200))
+    assert await sums(redis) == {"requests": 2, "tokens": 340, "open": 0, "day:tokens": 340, "month:tokens": 340}
+    await passing_minute(redis, account)
+    assert await sums(redis) == {"requests": 0, "tokens": 0, "open": 0, "day:tokens": 340, "month:tokens": 340}
+
+
+async def test_long_request_that_lost_its_lease_is_settled_to_what_it_used(redis: Redis) -> None:
+    door, account = door_with(redis, Ledger()), account_of(tokens_per_day=10_000)
+    (permit,) = await enter(door, account, 300)
+    await passing_minute(redis, account)
+    await door.renew([(permit, Spent(20, 30))])
+    await passing_leases(redis)
+    await door.standing(account)
+    assert (await sums(redis))["day:tokens"] == 50
+    for _ in range(2):
+        await door.close(permit, Spent(20, 200))
+    assert await sums(redis) == {**IDLE, "day:tokens": 220, "month:tokens": 220}
+
+
+async def test_lease_that_ended_before_the_prompt_was_tokenised_is_lost(door: Door, redis: Redis) -> None:
+    account = account_of(tokens_per_minute=1000)
+    for lose in (passing_leases, Redis.flushall):
+        (permit,) = await enter(door, account, 10)
+        await lose(redis)
+        with pytest.raises(PermitLost):
+            await door.settle(permit, Weight(1, 1, 10), tunables=WIDE)
+        assert await sums(redis) == IDLE
 
 
 async def test_renewing_does_not_open_what_has_ended(door: Door, redis: Redis) -> None:
@@ -292,7 +343,7 @@ async def test_renewing_does_not_open_what_has_ended(door: Door, redis: Redis) -
     await door.close(permit, Spent(1, 1))
     await door.renew([(permit, Spent(1, 1))])
     assert (await sums(redis))["open"] == 0
-    assert await redis.exists(keys.quota_leases("tenant:1")) == 0
+    assert (await sums(redis))["tokens"] == 2
 
 
 async def test_cancelled_entry_charges_nobody(door: Door, redis: Redis) -> None:

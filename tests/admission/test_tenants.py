@@ -185,9 +185,9 @@ def test_a_keys_quotas_are_its_own(tenant: Tenant, redis: Redis) -> None:
         other.pk: (0, Quotas()),
     }
     charges = find_principal(f"Bearer {key.text}").account.charges
-    assert [(charge.subject, charge.quotas.tokens_per_day) for charge in charges] == [
-        (f"tenant:{tenant.pk}", 20),
-        (f"key:{stored.prefix}", 5),
+    assert [(charge.subject, charge.quotas.tokens_per_day, charge.version) for charge in charges] == [
+        (f"tenant:{tenant.pk}", 20, 1),
+        (f"key:{stored.prefix}", 5, 2),
     ]
     roll_back_quotas(tenant.pk, 0, **WHO, redis=redis, key_prefix=stored.prefix)
     (charge,) = find_principal(f"Bearer {key.text}").account.charges

@@ -240,6 +240,12 @@ async def test_longer_answer_than_its_quota_is_refused_where_it_was_asked_for(
     assert gateway.generations[0].params[0].max_tokens == 20
 
 
+async def test_what_exceeds_the_context_is_refused_as_that_whatever_the_quota(client: httpx.AsyncClient) -> None:
+    await bound(client, tokens_per_minute=1000)
+    refused = await client.post(PATH, json={**COMPLETION, "max_tokens": 1_000_000})
+    assert error_of(refused, status=400)["code"] == "context_length_exceeded"
+
+
 async def test_unnamed_limit_of_an_answer_is_its_quota(client: httpx.AsyncClient, gateway: ScriptedGateway) -> None:
     await bound(client, max_output_tokens=10, tokens_per_minute=1000)
     response = await client.post("/v1/chat/completions", json=CHAT)

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from serving.admission.accounts import Account, Charge
-from serving.api.prompts import plain_prompt
+from serving.admission.door import Door
+from serving.admission.permits import Permit, Weight
+from serving.api.prompts import Prompt, plain_prompt
 from serving.api.starting import NewRequest, Output
 from serving.contracts import keys
 from serving.contracts.errors import InvalidKey, InvalidValue, Unavailable
 from serving.contracts.ids import RequestId
 from serving.contracts.quotas import Quotas
 from serving.contracts.sampling import SamplingParams
+from tests.admission.quotas import passing_leases, sums
 from tests.api.conftest import ScriptedServices
 
 
@@ -72,4 +78,64 @@ async def test_accounts_that_never_settle_make_it_unavailable(services: Scripted
     with pytest.raises(Unavailable):
         await start(services, wish(services, account("old"), lambda: account(f"old {next(numbers)}")))
     assert next(numbers) <= 3
+    assert services.observer.outcomes == ["refused:unavailable"]
+
+
+class SlowPrompts:
+    """Two prompts, of 10 and 11 tokens; so many times, all leases end before the second is settled."""
+
+    def __init__(self, services: ScriptedServices, *, num_losses: int) -> None:
+        self.redis = services.redis
+        self.num_losses = num_losses
+        self.num_tokenised = [0, 0]
+
+    def wish(self, services: ScriptedServices) -> NewRequest:
+        bounded = account("now", tokens_per_minute=1000)
+        prompts = [Prompt(3, functools.partial(self.tokenise, index)) for index in range(2)]
+        return dataclasses.replace(wish(services, bounded, lambda: bounded), prompts=prompts)
+
+    async def tokenise(self, index: int) -> list[int]:
+        self.num_tokenised[index] += 1
+        if index == 1:
+            await self.lose_leases()
+        return [5] * (10 + index)
+
+    async def lose_leases(self) -> None:
+        if self.num_losses:
+            self.num_losses -= 1
+            await passing_leases(self.redis)
+
+
+async def test_request_whose_lease_ends_while_it_is_prepared_enters_anew_with_what_is_known(
+    services: ScriptedServices,
+) -> None:
+    await services.redis.set(keys.admission_epoch(), "now")
+    slow = SlowPrompts(services, num_losses=1)
+    await start(services, slow.wish(services))
+    assert slow.num_tokenised == [1, 1]
+    assert [permit.weight for permit in services.gateway.permits] == [Weight(1, 10, 18), Weight(1, 11, 19)]
+    assert (await sums(services.redis))["tokens"] == 18 + 19
+    assert (await sums(services.redis))["open"] == 2
+    assert services.observer.outcomes == []
+
+
+async def test_request_that_never_gets_ready_in_time_is_refused_and_holds_nothing(
+    services: ScriptedServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await services.redis.set(keys.admission_epoch(), "now")
+    slow = SlowPrompts(services, num_losses=100)
+    settle, num_settled = Door.settle, 0
+
+    async def settle_late(door: Door, permit: Permit, *arguments: Any, **options: Any) -> Permit:
+        nonlocal num_settled
+        num_settled += 1
+        await slow.lose_leases()
+        return await settle(door, permit, *arguments, **options)
+
+    monkeypatch.setattr(Door, "settle", settle_late)
+    with pytest.raises(Unavailable):
+        await start(services, slow.wish(services))
+    assert num_settled == 3
+    assert (await sums(services.redis))["open"] == (await sums(services.redis))["tokens"] == 0
+    assert await services.redis.hget(keys.permit_weights(services.gateway.view.name), "total:requests") == b"0"
     assert services.observer.outcomes == ["refused:unavailable"]
