@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -60,7 +61,8 @@ class GrammarProblem(Exception):
 
 
 class Grammars:
-    """Owns a model's tokens as the library knows them and the grammars compiled lately, at most 32; any thread may ask.
+    """Owns a model's tokens as the library knows them and the grammars compiled lately, 256 at most; any thread may
+    ask.
 
     Compiling takes a millisecond for what is usual and, within the library's limits, tens of them for what is not.
     """
@@ -76,6 +78,15 @@ class Grammars:
         except ValueError as error:
             raise GrammarProblem(_shortened(str(error))) from None
         self._compiled = functools.lru_cache(maxsize=_KEPT_GRAMMARS)(self._compile)
+
+    @classmethod
+    def read(cls, folder: Path, *, vocab_size: int, eos_token_ids: Iterable[int]) -> Grammars:
+        """Those of the model in `folder`; raises `GrammarProblem`, also where its tokenizer cannot be read."""
+        try:
+            tokenizer_json = (folder / "tokenizer.json").read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            raise GrammarProblem("its tokenizer.json cannot be read") from None
+        return cls(tokenizer_json, vocab_size=vocab_size, eos_token_ids=eos_token_ids)
 
     @property
     def vocab_size(self) -> int:

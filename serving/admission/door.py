@@ -35,6 +35,7 @@ from redis.exceptions import RedisError
 
 from serving.admission import door_scripts as scripts
 from serving.admission.accounts import Account, Charge, StaleAccount
+from serving.admission.cancellation import honour_cancellation
 from serving.admission.permits import Permit, PermitLost, Weight
 from serving.admission.refusals import Asked, day_of, queue_full, quota_exceeded
 from serving.admission.spent_before import SpentBefore
@@ -242,7 +243,7 @@ class Door:
             answer = await script(keys=names, args=arguments)
         except (RedisError, OSError) as error:
             raise Unavailable("the queue cannot be reached") from error
-        _honour_cancellation()
+        honour_cancellation()
         return answer
 
     def _check(
@@ -291,14 +292,3 @@ def _number_of(day: datetime.date) -> int:
 
 def _standings(answer: Sequence[Sequence[int]]) -> list[Standing]:
     return [Standing(requests, tokens, reset_ms / 1000) for requests, tokens, reset_ms in answer]
-
-
-def _honour_cancellation() -> None:
-    """Raise the cancellation of this task that the Redis client has swallowed.
-
-    The client sends with `asyncio.wait_for`, which in Python 3.11 returns a result where result and cancellation come
-    together.
-    """
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError

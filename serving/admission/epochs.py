@@ -7,7 +7,6 @@ have read the old state under the new word.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 import secrets
@@ -18,6 +17,7 @@ from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from serving.admission.cancellation import honour_cancellation
 from serving.contracts import keys
 
 logger = logging.getLogger(__name__)
@@ -49,19 +49,12 @@ async def read_epoch(redis: Redis) -> str | None:
             await redis.set(keys.admission_epoch(), _new_word(), nx=True)
             stored = await redis.get(keys.admission_epoch())
     except (RedisError, OSError):
-        _honour_cancellation()
+        honour_cancellation()
         return None
-    _honour_cancellation()
+    honour_cancellation()
     return None if stored is None else cast(bytes, stored).decode()
 
 
 def _new_word() -> str:
     # Random, so that no epoch comes again when Redis loses its data.
     return secrets.token_hex(8)
-
-
-def _honour_cancellation() -> None:
-    """Raise the cancellation of this task that the Redis client may have swallowed (see `serving.admission.door`)."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError

@@ -15,8 +15,7 @@ def load_masks(folder: Path, *, vocab_size: int, eos_token_ids: Iterable[int]) -
     """What an engine's sampler asks about grammars, for the model of `folder`; None, with a line in the log, where its
     tokenizer serves for none. Takes some tenths of a second."""
     try:
-        tokenizer_json = (folder / "tokenizer.json").read_text(encoding="utf-8")
-        return Grammars(tokenizer_json, vocab_size=vocab_size, eos_token_ids=eos_token_ids)
-    except (OSError, UnicodeDecodeError, GrammarProblem) as problem:
+        return Grammars.read(folder, vocab_size=vocab_size, eos_token_ids=eos_token_ids)
+    except GrammarProblem as problem:
         logger.warning("structured output is not possible with %s: %s", folder.name, problem)
         return None

@@ -59,9 +59,6 @@ class GrammarChecks:
 
     def _read(self) -> Grammars | GrammarProblem:
         try:
-            tokenizer_json = (self._folder / "tokenizer.json").read_text(encoding="utf-8")
-            return Grammars(tokenizer_json, vocab_size=self._vocab_size, eos_token_ids=self._eos_token_ids)
+            return Grammars.read(self._folder, vocab_size=self._vocab_size, eos_token_ids=self._eos_token_ids)
         except GrammarProblem as problem:
             return problem
-        except (OSError, UnicodeDecodeError):
-            return GrammarProblem("its tokenizer.json cannot be read")
