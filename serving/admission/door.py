@@ -53,6 +53,7 @@ WINDOW_SECONDS = 60.0
 """The minute of the quotas."""
 
 _ATTEMPTS = 3
+_REMEMBERED_LOOK_UPS = 256
 _SECONDS_A_DAY = 86_400
 _FIRST_DAY = datetime.date(1970, 1, 1)
 
@@ -93,6 +94,8 @@ class Door:
         self._books = books
         self._spent_before = spent_before
         self._look_ups: dict[tuple[Charge, int], asyncio.Task[None]] = {}
+        self._num_asked = 0
+        self._asked_when_looked_up: dict[tuple[Charge, int], int] = {}
         self._lease_ms = round(lease_seconds * 1000)
         self._window_ms = round(window_seconds * 1000)
 
@@ -208,16 +211,21 @@ class Door:
         """The answer to `enter`, after what Redis does not know of the day and month was looked up."""
         charges = counted_charges(account)
         for _ in range(_ATTEMPTS):
+            self._num_asked += 1
+            asked = self._num_asked
             answer = await self._ask(self._enter, names, arguments)
             if answer[0] != b"unknown":
                 return answer
             for number in answer[1]:
-                await self._look_up(charges[number - 1], now_seconds=answer[3])
+                await self._look_up(charges[number - 1], now_seconds=answer[3], asked=asked)
         raise Unavailable("what was used before cannot be told")
 
-    async def _look_up(self, charge: Charge, *, now_seconds: int) -> None:
-        """Have Redis know the charge's day and month; all who ask at the same time share one look at the ledger."""
+    async def _look_up(self, charge: Charge, *, now_seconds: int, asked: int) -> None:
+        """Have Redis know the charge's day and month; all who ask at the same time share one look at the ledger, also
+        those who hear of what Redis lacked only after it was told."""
         place = (charge, now_seconds // _SECONDS_A_DAY)
+        if asked <= self._asked_when_looked_up.get(place, 0):
+            return
         running = self._look_ups.get(place)
         if running is None:
             running = asyncio.create_task(self._seed_from_ledger(charge, now_seconds=now_seconds))
@@ -227,9 +235,15 @@ class Door:
 
     def _forget_look_up(self, place: tuple[Charge, int], task: asyncio.Task[None]) -> None:
         del self._look_ups[place]
-        if not task.cancelled():
-            # Whoever waited for it may be gone: then nobody else asks how it ended.
-            task.exception()
+        # Whoever waited for it may be gone: then nobody else asks how it ended.
+        if not task.cancelled() and task.exception() is None:
+            self._note_looked_up(place)
+
+    def _note_looked_up(self, place: tuple[Charge, int]) -> None:
+        self._asked_when_looked_up.pop(place, None)
+        self._asked_when_looked_up[place] = self._num_asked
+        if len(self._asked_when_looked_up) > _REMEMBERED_LOOK_UPS:
+            del self._asked_when_looked_up[next(iter(self._asked_when_looked_up))]
 
     async def _seed_from_ledger(self, charge: Charge, *, now_seconds: int) -> None:
         if self._spent_before is None:
