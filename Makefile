@@ -8,7 +8,7 @@ FRONTEND := $(PY) serving/config/frontend.py
 PYTEST := $(PY) -m pytest
 
 # Only the tools' own settings decide what a check says, not the shell that calls it.
-CHECKED := env -u PYTHONDONTWRITEBYTECODE -u DATABASE_URL -u REDIS_URL -u FOOTPLATE_MODEL -u HOST -u PORT
+CHECKED := env -u PYTHONDONTWRITEBYTECODE -u DATABASE_URL -u REDIS_URL -u FOOTPLATE_MODEL -u FOOTPLATE_POOLS -u HOST -u PORT
 PRODUCTION := $(CHECKED) FOOTPLATE_TLS=1 FOOTPLATE_DEBUG=0 HOST=0.0.0.0 ALLOWED_HOSTS=footplate.example
 
 # Quick tests run side by side, each process with one thread of arithmetic where a test asks for no more. So do slow ones,

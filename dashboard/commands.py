@@ -98,10 +98,10 @@ class Commands:
 
 
 def describe_version(version: StoredVersion) -> VersionInfo:
-    """A stored version as pages are told of it."""
+    """A stored version as pages are told of it; a tunable younger than it has its default."""
     return VersionInfo(
         number=version.number,
-        values=version.values,
+        values=selectors.tunables_of(version.values).as_dict(),
         changes=version.changes,
         reason=version.reason,
         author=version.author,

@@ -7,8 +7,14 @@ from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
 STEERING = "tuning.add_tunablesversion"
 """Making a version is what changing tunables and rolling back amount to."""
 
+PROMPTING = "admission.add_usage"
+"""Whoever asks a model adds to what is used, on the account of the console's tenant."""
+
 ADMINISTERING = "admission.change_tenant"
 """Changing a tenant stands for all that is done to tenants, keys and quotas."""
+
+VIEWING_TENANTS = "admission.view_tenant"
+"""Seeing a tenant stands for seeing its keys, its quotas and what it used."""
 
 AUDITING = "admission.view_auditentry"
 
@@ -25,9 +31,19 @@ def may_steer(user: User) -> bool:
     return _may(user, STEERING)
 
 
+def may_prompt(user: User) -> bool:
+    """Whether the user may ask the models. Blocking, as `may_steer`."""
+    return _may(user, PROMPTING)
+
+
 def may_administer(user: User) -> bool:
     """Whether the user may change tenants, keys and quotas. Blocking, as `may_steer`."""
     return _may(user, ADMINISTERING)
+
+
+def may_view_tenants(user: User) -> bool:
+    """Whether the user may see tenants, keys, quotas and what was used. Blocking, as `may_steer`."""
+    return _may(user, VIEWING_TENANTS)
 
 
 def may_audit(user: User) -> bool:

@@ -19,6 +19,7 @@ _GROUPS = {
         "prefill_share",
         "long_prompt_tokens",
         "max_long_prefills",
+        "long_prompt_pool",
         "order",
     ),
     "Queue": (
@@ -49,7 +50,8 @@ class StoredVersion(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Lever:
-    """One tunable as the Live page offers it. `low`, `high` and `step` are HTML's numbers, empty for a choice."""
+    """One tunable as the Live page offers it. `low`, `high` and `step` are HTML's numbers, empty for choices and names;
+    `suggestions` are names that would do."""
 
     name: str
     label: str
@@ -60,6 +62,7 @@ class Lever:
     high: str
     step: str
     choices: tuple[str, ...]
+    suggestions: tuple[str, ...]
     effect: str
     help: str
 
@@ -94,13 +97,14 @@ class VersionRow:
     is_in_force: bool
 
 
-def present_levers(specs: Sequence[TunableSpec]) -> tuple[LeverGroup, ...]:
-    """A lever for each tunable, under headings; a tunable that nobody put under one is under the last."""
+def present_levers(specs: Sequence[TunableSpec], *, pools: Sequence[str] = ()) -> tuple[LeverGroup, ...]:
+    """A lever for each tunable, under headings; a tunable that nobody put under one is under the last. `pools` are
+    those that a tunable which names a pool may name."""
     by_name = {spec.name: spec for spec in specs}
     grouped = {name for names in _GROUPS.values() for name in names}
     titles = {**_GROUPS, _REST: tuple(name for name in by_name if name not in grouped)}
     groups = (
-        LeverGroup(title, tuple(_present_lever(by_name[name]) for name in names if name in by_name))
+        LeverGroup(title, tuple(_present_lever(by_name[name], pools) for name in names if name in by_name))
         for title, names in titles.items()
     )
     return tuple(group for group in groups if group.levers)
@@ -127,22 +131,29 @@ def present_versions(versions: Iterable[StoredVersion], *, in_force: int) -> tup
     )
 
 
-def _present_lever(spec: TunableSpec) -> Lever:
-    is_choice = spec.kind == "choice"
+def _present_lever(spec: TunableSpec, pools: Sequence[str]) -> Lever:
+    is_number = spec.kind in ("integer", "number")
     low, high = spec.low, spec.high
     return Lever(
         name=spec.name,
         label=_label(spec.name),
         kind=spec.kind,
         unit=spec.unit,
-        bounds=", ".join(spec.choices) if is_choice else f"{_shown(low)} – {_shown(high)}",
+        bounds=_bounds(spec),
         low="" if low is None else f"{low:.15g}",
         high="" if high is None else f"{high:.15g}",
-        step="" if is_choice else _RATIO_STEP if spec.unit == "ratio" else "1",
+        step="" if not is_number else _RATIO_STEP if spec.unit == "ratio" else "1",
         choices=spec.choices,
+        suggestions=tuple(pools) if spec.kind == "name" else (),
         effect=spec.effect,
         help=spec.help,
     )
+
+
+def _bounds(spec: TunableSpec) -> str:
+    if spec.kind == "choice":
+        return ", ".join(spec.choices)
+    return "A pool's name, or empty" if spec.kind == "name" else f"{_shown(spec.low)} – {_shown(spec.high)}"
 
 
 def _label(name: str) -> str:
@@ -160,4 +171,4 @@ def _present_changes(changes: Mapping[str, Any], units: Mapping[str, str]) -> tu
 def _shown(value: Any) -> str:
     if isinstance(value, float) and not value.is_integer():
         return f"{value:g}"
-    return f"{value:,.0f}" if isinstance(value, (int, float)) else str(value)
+    return f"{value:,.0f}" if isinstance(value, (int, float)) else str(value) or "(empty)"

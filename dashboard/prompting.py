@@ -14,9 +14,17 @@ from django.http.response import HttpResponseBase
 from django.views.decorators.http import require_POST
 
 from dashboard.services import Answer, scope_of, services_of
-from dashboard.sessions import read_operator
+from dashboard.sessions import check_prompter
 from dashboard.threads import in_thread
-from serving.contracts.errors import DomainError, InvalidValue, PredictedTooLate, QueueFull, Unavailable, UnknownField
+from serving.contracts.errors import (
+    DomainError,
+    InvalidValue,
+    PredictedTooLate,
+    QueueFull,
+    QuotaExceeded,
+    Unavailable,
+    UnknownField,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -29,11 +37,14 @@ _STATUS = {
     "unknown_field": 400,
     "invalid_json": 400,
     "context_length_exceeded": 400,
+    "prompt_too_long": 400,
     "signed_out": 401,
     "permission_denied": 403,
     "pool_not_found": 404,
     "queue_full": 429,
     "predicted_too_late": 429,
+    "rate_limit_exceeded": 429,
+    "insufficient_quota": 429,
     "unavailable": 503,
 }
 _HEADERS = {"X-Accel-Buffering": "no"}  # proxies that collect a response would hold its text back
@@ -118,7 +129,7 @@ async def _check_user(request: HttpRequest) -> None:
     ended, and an answer may take minutes.
     """
     key = request.COOKIES.get(settings.SESSION_COOKIE_NAME)
-    await in_thread(read_operator, key)
+    await in_thread(check_prompter, key)
 
 
 async def _lines(answer: Answer) -> AsyncIterator[bytes]:
@@ -150,7 +161,7 @@ def _line(value: Any) -> bytes:
 def _refuse(error: Exception) -> HttpResponse:
     description = _describe(error)
     headers = {}
-    if isinstance(error, (PredictedTooLate, QueueFull, Unavailable)):
+    if isinstance(error, PredictedTooLate | QueueFull | QuotaExceeded | Unavailable):
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_seconds)))
     return HttpResponse(
         msgspec.json.encode({"error": description}),

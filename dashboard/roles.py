@@ -12,7 +12,7 @@ from django.contrib.auth.models import Group, Permission
 from django.db import IntegrityError, transaction
 from django.db.models import Q
 
-from dashboard.permissions import ADMINISTERING, AUDITING, STEERING
+from dashboard.permissions import ADMINISTERING, AUDITING, PROMPTING, STEERING
 from serving.contracts.errors import InvalidValue
 
 _READING = ("tuning.view_pool", "tuning.view_tunablesversion")
@@ -25,10 +25,11 @@ _READING_TENANTS = (
 )
 ROLES: dict[str, tuple[str, ...]] = {
     "viewer": _READING,
-    "operator": (*_READING, STEERING),
+    "operator": (*_READING, STEERING, PROMPTING),
     "admin": (
         *_READING,
         STEERING,
+        PROMPTING,
         *_READING_TENANTS,
         ADMINISTERING,
         "admission.add_tenant",

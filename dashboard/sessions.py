@@ -12,7 +12,7 @@ from django.contrib.auth import get_user
 from django.contrib.auth.models import AbstractBaseUser
 from django.http import HttpRequest
 
-from dashboard.permissions import may_steer, may_watch
+from dashboard.permissions import may_prompt, may_steer, may_watch
 from serving.contracts.errors import DomainError
 
 
@@ -26,12 +26,12 @@ class SignedOut(DomainError):
 
 
 class NotAllowed(DomainError):
-    """The session's user may not watch."""
+    """The session's user may not do this: not even watch, where nothing else is said."""
 
     code = "permission_denied"
 
-    def __init__(self) -> None:
-        super().__init__("operators only")
+    def __init__(self, message: str = "operators only") -> None:
+        super().__init__(message)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,6 +49,12 @@ def read_operator(session_key: str | None) -> Operator:
     """
     user = read_watcher(session_key)
     return Operator(user.get_username(), may_steer(user))
+
+
+def check_prompter(session_key: str | None) -> None:
+    """Raise `SignedOut` and `NotAllowed` unless the session's user may ask the models. Blocking."""
+    if not may_prompt(read_watcher(session_key)):
+        raise NotAllowed("you may watch, but not ask the model")
 
 
 def read_watcher(session_key: str | None) -> AbstractBaseUser:

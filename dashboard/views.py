@@ -16,7 +16,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
-from dashboard.permissions import may_steer, may_watch
+from dashboard.permissions import may_prompt, may_steer, may_watch
 from dashboard.presenters import VersionRow, present_levers, present_versions, present_windows
 from dashboard.routing import live_path
 from dashboard.services import services_of
@@ -126,6 +126,7 @@ class LivePage:
     windows: tuple[str, ...]
     lever_groups: tuple[Any, ...]
     may_steer: bool
+    may_prompt: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,8 +155,9 @@ def _read_live(name: str | None, user: Any) -> LivePage:
         pools=tuple(pools),
         socket_path="" if pool is None else live_path(pool.name),
         windows=present_windows(WINDOWS_SECONDS),
-        lever_groups=present_levers(describe()),
+        lever_groups=present_levers(describe(), pools=() if pool is None else selectors.others_of_its_model(pool)),
         may_steer=may_steer(user),
+        may_prompt=may_prompt(user),
     )
 
 

@@ -63,7 +63,8 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/tokenize", {"prompt": "Hi", "add_special_tokens": True}),
     ("/tokenize", {"messages": CONVERSATION, "add_generation_prompt": False}),
     ("/detokenize", {"tokens": [1, 2, 3]}),
-    ("/v1/embeddings", {"input": ["a"], "dimensions": 3}),
+    ("/v1/embeddings", {"input": ["a", "b"], "encoding_format": "base64", "user": "me"}),
+    ("/v1/embeddings", {"input": [[1, 2], [3]], "dimensions": None}),
 ]
 
 

@@ -28,12 +28,14 @@ class Charge:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """Whom a request is charged to: its tenant, and its key where that has quotas of its own; nobody for the console.
+    """Whom a request is charged to: its tenant, and its key where that has quotas of its own; for the console's
+    prompts the tenant `console`.
 
     `epoch` names the state of all tenants, keys and quotas that this was read from; the door takes no request on an
     older one, so that what was revoked or lowered counts at once. None is never old. `weight` is the tenant's share
     where the pool's order is `fair`, and `most_urgent` the lowest priority that its requests may have. `tenant_id` and
-    `key_prefix` say under whose name the ledger keeps what was used; it keeps nothing of no tenant.
+    `key_prefix` say under whose name the ledger keeps what was used; it keeps nothing of no tenant. `pools` are the
+    names of those that its requests may use, in order of preference; None is all.
     """
 
     charges: tuple[Charge, ...] = ()
@@ -42,3 +44,4 @@ class Account:
     most_urgent: int = -100
     tenant_id: int | None = None
     key_prefix: str = ""
+    pools: tuple[str, ...] | None = None

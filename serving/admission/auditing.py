@@ -10,6 +10,8 @@ from serving.contracts.errors import InvalidValue
 from serving.contracts.texts import is_storable
 
 LONGEST_REASON = 500
+COMMAND_LINE = "command line"
+"""Who changed what nobody signed in for."""
 
 
 def check_reason(reason: str) -> None:

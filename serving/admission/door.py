@@ -26,6 +26,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Protocol
@@ -35,7 +36,7 @@ from redis.exceptions import RedisError
 
 from serving.admission import door_scripts as scripts
 from serving.admission.accounts import Account, Charge, StaleAccount
-from serving.admission.cancellation import honour_cancellation
+from serving.admission.cancellation import honour_cancellation, to_its_end
 from serving.admission.permits import Permit, PermitLost, Weight
 from serving.admission.refusals import Asked, day_of, queue_full, quota_exceeded
 from serving.admission.spent_before import SpentBefore
@@ -45,12 +46,16 @@ from serving.contracts.accounting import Spent
 from serving.contracts.errors import Unavailable
 from serving.contracts.ids import PoolName
 from serving.contracts.tunables import Tunables
+from serving.outages import Outage
 
 LEASE_SECONDS = 15.0
 """How long a permit lives without being renewed."""
 
 WINDOW_SECONDS = 60.0
 """The minute of the quotas."""
+
+RECONNECT_SECONDS = 2.0
+"""The longest that a process goes without trying to reach Redis again."""
 
 _ATTEMPTS = 3
 _REMEMBERED_LOOK_UPS = 256
@@ -69,7 +74,8 @@ class Books(Protocol):
 
 
 class Door:
-    """Owns the tasks that ask the ledger, one a subject; all else lives in Redis. Used from the event loop of `redis`.
+    """Owns the tasks that ask the ledger, one a subject, and since when Redis does not answer; all else lives in Redis.
+    Used from the event loop of `redis`.
 
     `enter` is all or nothing. What alone exceeds a bound is refused like what exceeds it together with others: the
     bound is what the operator allowed to wait, and no request is so special that it may wait beyond it.
@@ -83,6 +89,7 @@ class Door:
         spent_before: SpentBefore | None = None,
         lease_seconds: float = LEASE_SECONDS,
         window_seconds: float = WINDOW_SECONDS,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._enter = redis.register_script(scripts.ENTER)
         self._settle = redis.register_script(scripts.SETTLE)
@@ -98,6 +105,7 @@ class Door:
         self._asked_when_looked_up: dict[tuple[Charge, int], int] = {}
         self._lease_ms = round(lease_seconds * 1000)
         self._window_ms = round(window_seconds * 1000)
+        self._outage = Outage(usual_seconds=RECONNECT_SECONDS, monotonic=monotonic)
 
     async def enter(
         self,
@@ -129,8 +137,7 @@ class Door:
             now_seconds = self._check(answer, charges, weights=weights, tunables=tunables, tell=tell)
         except asyncio.CancelledError:
             # Redis may have taken them already; whoever was to hold them is gone.
-            with contextlib.suppress(RedisError, OSError):
-                await self._settle_all(pool, charges, [(permit_id, 0, 0) for permit_id in ids])
+            await to_its_end(self._take_back(pool, charges, ids))
             raise
         day = day_of(now_seconds)
         return tuple(Permit(name, pool, weight, payer, day) for name, weight in zip(ids, weights, strict=True))
@@ -185,11 +192,19 @@ class Door:
         try:
             if charges or still_waits:
                 ended = (permit.permit_id, spent.tokens, _number_of(permit.day))
-                await self._settle_all(permit.pool, charges, [ended])
+                await self._settle_all(permit.pool, charges, [ended], passing=False)
         finally:
             # Only now: what is in the ledger and still open would count twice if somebody looked it up in between.
             if spent.tokens and self._books is not None:
                 self._books.note(permit, spent)
+
+    async def give_back(self, permits: Sequence[Permit]) -> None:
+        """Settle those that entered one pool together and are not to be used: as if they had not come.
+
+        Idempotent. Where Redis is out of reach, their leases end by themselves.
+        """
+        first = permits[0]
+        await self._take_back(first.pool, counted_charges(first.account), [permit.permit_id for permit in permits])
 
     async def standing(self, account: Account) -> list[Standing]:
         """Where the account's counted charges stand now. Raises Redis's errors."""
@@ -199,10 +214,14 @@ class Door:
         answer = await self._standing(keys=_charge_keys(charges), args=[self._window_ms])
         return _standings(answer)
 
+    async def _take_back(self, pool: PoolName, charges: Sequence[Charge], permit_ids: Iterable[str]) -> None:
+        with contextlib.suppress(RedisError, OSError):
+            await self._settle_all(pool, charges, [(permit_id, 0, 0) for permit_id in permit_ids], passing=True)
+
     async def _settle_all(
-        self, pool: PoolName, charges: Sequence[Charge], ended: Iterable[tuple[str, int, int]]
+        self, pool: PoolName, charges: Sequence[Charge], ended: Iterable[tuple[str, int, int]], *, passing: bool
     ) -> None:
-        arguments: list[Any] = [self._window_ms, len(charges)]
+        arguments: list[Any] = [self._window_ms, int(passing), len(charges)]
         for permit_id, used, day in ended:
             arguments += [permit_id, used, day]
         await self._close(keys=[*_queue_keys(pool), *_charge_keys(charges)], args=arguments)
@@ -256,7 +275,10 @@ class Door:
         try:
             answer = await script(keys=names, args=arguments)
         except (RedisError, OSError) as error:
-            raise Unavailable("the queue cannot be reached") from error
+            self._outage.note_silence()
+            retry_after_seconds = self._outage.retry_after_seconds
+            raise Unavailable("the queue cannot be reached", retry_after_seconds=retry_after_seconds) from error
+        self._outage.note_answer()
         honour_cancellation()
         return answer
 

@@ -194,19 +194,23 @@ return redis.status_reply('OK')
 CLOSE = (
     _COMMON
     + """
-local window, num_subjects = tonumber(ARGV[1]), tonumber(ARGV[2])
+local window, passing, num_subjects = tonumber(ARGV[1]), ARGV[2] == '1', tonumber(ARGV[3])
 local subjects = {}
 for i = 1, num_subjects do subjects[i] = open_book(i * 3, window) end
-for i = 3, #ARGV, 3 do
-  let_out(ARGV[i])
-  for _, subject in ipairs(subjects) do finish(subject, ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])) end
+for i = 4, #ARGV, 3 do
+  if passing then take_out(ARGV[i]) else let_out(ARGV[i]) end
+  for _, subject in ipairs(subjects) do
+    finish(subject, ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), passing)
+  end
 end
 for _, subject in ipairs(subjects) do close_book(subject) end
 return redis.status_reply('OK')
 """
 )
-"""The subjects' keys begin with KEYS[3]. ARGV: the window in ms; the number of subjects; then, three for each permit,
-its id, the tokens that it used, and the day (since 1970) that it counts in."""
+"""The subjects' keys begin with KEYS[3]. ARGV: the window in ms; 1 where they only passed, and so tell nothing of the
+pace at which others leave; the number of subjects; then, three for each permit, its id, the tokens that it used, and
+the day (since 1970) that it counts in."""
 
 SEED = _NOW + quota_scripts.COUNT + quota_scripts.SEED
 STANDING = _NOW + quota_scripts.COUNT + quota_scripts.STANDING
+USE = _NOW + quota_scripts.COUNT + quota_scripts.USE

@@ -9,11 +9,13 @@ from django.db import models
 
 class Tenant(models.Model):
     """Someone whose requests are told apart from others'. `weight` is its share where the pool's order is `fair`,
-    `most_urgent` the lowest priority that its requests may have."""
+    `most_urgent` the lowest priority that its requests may have, `pools` the names of those that they may use, in order
+    of preference; None is all."""
 
     name = models.CharField(max_length=100, unique=True)
     weight = models.FloatField(default=1.0)
     most_urgent = models.SmallIntegerField(default=0)
+    pools = models.JSONField(null=True, blank=True)
     enabled = models.BooleanField(default=True)
     created_at = models.DateTimeField(auto_now_add=True)
 

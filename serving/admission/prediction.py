@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import AsyncIterator, Iterable, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import cast
 
 from redis.asyncio import Redis
@@ -13,12 +14,12 @@ from redis.exceptions import RedisError
 
 from serving.admission.pace import PaceMeter, PoolPace
 from serving.contracts import keys
-from serving.contracts.errors import PredictedTooLate
+from serving.contracts.errors import RETRY_SECONDS, PredictedTooLate
 from serving.contracts.ids import PoolName
 from serving.contracts.messages import EngineSnapshot
 from serving.contracts.tunables import Tunables
+from serving.outages import Outage
 
-_FALLBACK_RETRY_SECONDS = 5.0
 _LONGEST_RETRY_SECONDS = 60.0
 
 
@@ -75,32 +76,43 @@ def lateness(prediction: Prediction, *, tunables: Tunables, timeout_seconds: flo
 
 
 class Predictor:
-    """Owns the pace of each pool, and counts what this process has begun, and is done, letting in; on the gateway's
-    event loop.
+    """Owns the pace of each pool and since when it is without an engine, and counts what this process has begun, and is
+    done, letting in; on the gateway's event loop.
 
     It counts everything that waits as served before a newcomer. Where the order is another than `fcfs` that is true for
     some and too pessimistic for others; who goes by an order of its own is the caller's to say.
     """
 
-    def __init__(self, redis: Redis, pools: Iterable[PoolName]) -> None:
+    def __init__(
+        self, redis: Redis, pools: Iterable[PoolName], *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self._redis = redis
         self._meters = {pool: PaceMeter() for pool in pools}
+        self._absences = {pool: Outage(usual_seconds=RETRY_SECONDS, monotonic=monotonic) for pool in self._meters}
         self._begun = {pool: Load() for pool in self._meters}
         self._done = dict(self._begun)
 
     def look(self, pool: PoolName, snapshots: Sequence[EngineSnapshot], *, max_running: int) -> None:
-        """Take in what the pool's engines say of themselves now."""
+        """Take in what the pool's engines that are ready say of themselves now."""
         self._meters[pool].look(snapshots, max_running=max_running)
+        if snapshots:
+            self._absences[pool].note_answer()
+        else:
+            self._absences[pool].note_silence()
 
     def pace_of(self, pool: PoolName) -> PoolPace:
         """The pool's pace as last seen."""
         return self._meters[pool].pace
 
     def retry_after_seconds(self, pool: PoolName) -> float:
-        """When what waits at the pool's engines will have been served, from 1 to 60 s; 5 where the pace is unknown."""
+        """When what waits at the pool's engines will have been served, from 1 to 60 s; 5 where the pace is unknown.
+        Where no engine is ready: when one is expected, by the time that it took until now."""
+        absence = self._absences[pool]
+        if absence.lasts_seconds is not None:
+            return absence.retry_after_seconds
         pace = self.pace_of(pool)
         if pace.prompt_tokens_per_second is None and pace.sequences_per_second is None:
-            return _FALLBACK_RETRY_SECONDS
+            return RETRY_SECONDS
         return _clamped(predict(Load(), ahead=Load(pace.num_waiting, pace.num_waiting_tokens), pace=pace).wait_seconds)
 
     @contextlib.asynccontextmanager

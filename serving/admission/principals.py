@@ -86,12 +86,6 @@ def is_over(known: KnownKey) -> bool:
     return known.expires_at is not None and known.expires_at <= timezone.now()
 
 
-def find_principal(authorization: str | None, *, epoch: str | None = None) -> Principal:
-    """Whose key an `Authorization` header bears, as the database knows it now; raises `InvalidKey`. Blocking."""
-    presented = presented_key(authorization)
-    return principal_if_it_opens(presented, read_known_key(presented.prefix, epoch=epoch))
-
-
 def _account_of(
     key: ApiKey, *, tenant_quotas: tuple[int, Quotas], key_quotas: tuple[int, Quotas], epoch: str | None
 ) -> Account:
@@ -100,6 +94,7 @@ def _account_of(
     version, quotas = key_quotas
     if not quotas.is_empty:
         charges.append(Charge(f"key:{key.prefix}", quotas, version))
+    pools = key.tenant.pools
     return Account(
         charges=tuple(charges),
         epoch=epoch,
@@ -107,4 +102,5 @@ def _account_of(
         most_urgent=key.tenant.most_urgent,
         tenant_id=key.tenant.pk,
         key_prefix=key.prefix,
+        pools=None if pools is None else tuple(pools),
     )

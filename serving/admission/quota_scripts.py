@@ -109,22 +109,24 @@ local function hold(subject, id, amount, used, day, lease)
   redis.call('ZADD', subject.leases, now + lease, id)
 end
 
--- Count with what was used, and not at all if that is nothing.
-local function stop(subject, id, used, mark)
+-- Count with what was used, and not at all if that is nothing. What is only `passing` tells nothing of the pace.
+local function stop(subject, id, used, mark, passing)
   if is_open(subject, id) then
     subject.open = subject.open - 1
-    subject.drain = subject.drain * math.exp(-math.max(0, now - subject.drained) / 10000) + 0.1
-    subject.drained = now
+    if not passing then
+      subject.drain = subject.drain * math.exp(-math.max(0, now - subject.drained) / 10000) + 0.1
+      subject.drained = now
+    end
   end
   recount(subject, id, used, mark)
   redis.call('ZADD', subject.leases, -now, id)
   if used == 0 and redis.call('ZREM', subject.charges, id) == 1 then subject.requests = subject.requests - 1 end
 end
 
-local function finish(subject, id, used, day)
+local function finish(subject, id, used, day, passing)
   if has_ended(subject, id) then return end
   remember(subject, id, day)
-  stop(subject, id, used, ENDED)
+  stop(subject, id, used, ENDED, passing)
 end
 
 local function leave_window(subject, window)
@@ -306,3 +308,21 @@ end
 return standings(subjects, window)
 """
 """Three KEYS a subject. ARGV: the window in ms."""
+
+USE = """
+local window = tonumber(ARGV[1])
+local all = {}
+for i = 1, #KEYS / 3 do
+  all[i] = {0, 0, 0, -1, -1}
+  if redis.call('EXISTS', KEYS[3 * i - 2]) == 1 then
+    local subject = open_book(3 * i - 2, window)
+    close_book(subject)
+    local of_day = subject.day == today and subject['day:tokens'] or -1
+    local of_month = subject.month == this_month and subject['month:tokens'] or -1
+    all[i] = {subject.requests, subject.tokens, subject.open, of_day, of_month}
+  end
+end
+return all
+"""
+"""Three KEYS a subject. ARGV: the window in ms. Answers, of each subject, the requests and tokens of the window, what
+is open, and the tokens of the current day and month, -1 where the book has none. Makes no book where there is none."""

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from serving.admission.accounts import Charge
 from serving.admission.permits import Weight
 from serving.admission.standing import COUNTED, bounds_of
-from serving.contracts.errors import QueueFull, QuotaExceeded, QuotaSpent, RateLimited
+from serving.contracts.errors import RETRY_SECONDS, QueueFull, QuotaExceeded, QuotaSpent, RateLimited
 from serving.contracts.tunables import Tunables
 
-_FALLBACK_RETRY_SECONDS = 5
 _LONGEST_RETRY_SECONDS = 60
 
 _WHAT = {
@@ -25,11 +24,11 @@ _WHAT = {
 }
 
 
-def estimate_retry_seconds(excess: int, *, drained_per_second: float) -> int:
+def estimate_retry_seconds(excess: int, *, drained_per_second: float) -> float:
     """Seconds until `excess` has left a waiting room that drains at that rate: from 1 to 60, and 5 where nothing is
     known of the rate."""
     if drained_per_second <= 0:
-        return _FALLBACK_RETRY_SECONDS
+        return RETRY_SECONDS
     return max(1, math.ceil(min(_LONGEST_RETRY_SECONDS, excess / drained_per_second)))
 
 
@@ -38,12 +37,15 @@ def queue_full(detail: Sequence[int], *, weights: Sequence[Weight], tunables: Tu
     leaves in a thousand seconds."""
     sequences, tokens, excess, drained_per_1000_seconds = detail
     alone = (sum(weight.sequences for weight in weights), sum(weight.tokens for weight in weights))
-    return QueueFull(
+    is_final = alone[0] > tunables.max_queue_requests or alone[1] > tunables.max_queue_tokens
+    message = (
         f"the queue is full: {sequences} of {tunables.max_queue_requests} sequences and "
-        f"{tokens} of {tunables.max_queue_tokens} prompt tokens wait already",
-        retry_after_seconds=estimate_retry_seconds(excess, drained_per_second=drained_per_1000_seconds / 1000),
-        is_final=alone[0] > tunables.max_queue_requests or alone[1] > tunables.max_queue_tokens,
+        f"{tokens} of {tunables.max_queue_tokens} prompt tokens wait already"
     )
+    if is_final:
+        message += f", and this request asks for {alone[0]} and {alone[1]} alone, which can never be"
+    seconds = estimate_retry_seconds(excess, drained_per_second=drained_per_1000_seconds / 1000)
+    return QueueFull(message, retry_after_seconds=seconds, is_final=is_final)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,7 +75,8 @@ def quota_exceeded(charge: Charge, detail: Sequence[int], *, asked: Asked) -> Qu
     if wanted > bound:
         message += " alone, which can never be"
         return kind(message, retry_after_seconds=_LONGEST_RETRY_SECONDS, is_final=True)
-    seconds = _FALLBACK_RETRY_SECONDS if wait_ms < 0 else max(1, math.ceil(wait_ms / 1000))
+    # Of requests at once nobody knows when one ends.
+    seconds = RETRY_SECONDS if wait_ms < 0 else max(1, math.ceil(wait_ms / 1000))
     if kind is RateLimited:
         seconds = min(seconds, _LONGEST_RETRY_SECONDS)
     return kind(message, retry_after_seconds=seconds, is_final=seconds > _LONGEST_RETRY_SECONDS)

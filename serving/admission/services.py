@@ -14,7 +14,7 @@ from django.db.models import Q
 from django.utils import timezone
 from redis import Redis
 
-from serving.admission.auditing import check_reason, write_down
+from serving.admission.auditing import COMMAND_LINE, check_reason, write_down
 from serving.admission.epochs import begin_epoch_on_commit
 from serving.admission.keys import SCOPES, KeyText, make_key
 from serving.admission.models import ApiKey, Tenant
@@ -34,16 +34,24 @@ _LONGEST_LIFE = datetime.timedelta(days=36525)
 
 
 def create_key(
-    tenant: str, *, label: str = "", scopes: Iterable[str] = ("generate",), expires_at: datetime.datetime | None = None
+    tenant: str,
+    *,
+    label: str = "",
+    scopes: Iterable[str] = ("generate",),
+    expires_at: datetime.datetime | None = None,
+    author: str = COMMAND_LINE,
 ) -> KeyText:
-    """Make a key for the tenant of that name, who is made as well where there is none.
+    """Make a key for the tenant of that name, who is made as well where there is none; no key changes that anyone
+    knows, so that no epoch begins.
 
     Only its digest is stored: what this returns is the one chance to show it. Raises `InvalidValue` for an unknown
     scope, none at all, or a name or label that cannot be stored.
     """
     wanted = _checked_scopes(scopes)
     _check_label(label)
-    _, key = _store_key(ensure_tenant(tenant), label=label, scopes=wanted, expires_at=expires_at)
+    with transaction.atomic():
+        owner = ensure_tenant(tenant, author=author)
+        _, key = _store_key(owner, label=label, scopes=wanted, expires_at=expires_at, author=author)
     return key
 
 
@@ -69,10 +77,10 @@ def add_key(
     _check_expiry(expires_at)
     bounded = Quotas().changed(quotas or {})
     with transaction.atomic():
-        stored, key = _store_key(find_tenant(tenant_id), label=label, scopes=wanted, expires_at=expires_at)
-        ends = None if expires_at is None else expires_at.isoformat()
-        made = {"label": [None, label], "scopes": [None, list(wanted)], "expires_at": [None, ends]}
-        write_down("key made", stored.tenant, author=author, key_prefix=key.prefix, changes=made, reason=reason)
+        tenant = find_tenant(tenant_id)
+        stored, key = _store_key(
+            tenant, label=label, scopes=wanted, expires_at=expires_at, author=author, reason=reason
+        )
         if not bounded.is_empty:
             change_quotas(tenant_id, quotas or {}, author=author, redis=redis, key_prefix=key.prefix, reason=reason)
         begin_epoch_on_commit(redis)
@@ -105,8 +113,15 @@ def note_key_uses(prefixes: Collection[str]) -> None:
 
 
 def _store_key(
-    tenant: Tenant, *, label: str, scopes: tuple[str, ...], expires_at: datetime.datetime | None
+    tenant: Tenant,
+    *,
+    label: str,
+    scopes: tuple[str, ...],
+    expires_at: datetime.datetime | None,
+    author: str,
+    reason: str = "",
 ) -> tuple[ApiKey, KeyText]:
+    """A new key, written down in the tenant's audit."""
     for _ in range(_PREFIX_ATTEMPTS):
         key = make_key()
         try:
@@ -121,6 +136,9 @@ def _store_key(
                 )
         except IntegrityError:
             continue  # the prefix was taken
+        ends = None if expires_at is None else expires_at.isoformat()
+        made = {"label": [None, label], "scopes": [None, list(scopes)], "expires_at": [None, ends]}
+        write_down("key made", tenant, author=author, key_prefix=key.prefix, changes=made, reason=reason)
         return stored, key
     raise AssertionError("no free key prefix: the system's randomness is broken")
 

@@ -14,12 +14,14 @@ from ninja.openapi.schema import OpenAPISchema
 from ninja.operation import Operation
 from pydantic import BaseModel
 
-from serving.api import completions, health, models, ops, tenant_keys, tenants, tokenizing
+from serving.api import completions, embeddings, health, metrics, models, ops, tenant_keys, tenants, tokenizing
 from serving.api.auth import KeyWithScope
 from serving.api.bodies import ChatCompletion, ChatCompletionChunk, Completion, Model, ModelList
 from serving.api.compatibility import describe_compatibility
+from serving.api.context import note_rejection
 from serving.api.errors import ErrorEnvelope, problem_of
 from serving.api.mapping import DEFAULT_COMPLETION_TOKENS
+from serving.api.places import Places
 from serving.api.validation import StrictParser, domain_error_of
 from serving.contracts.errors import DomainError
 
@@ -28,6 +30,7 @@ _DOCUMENTED = (
     ChatCompletionChunk,
     Completion,
     tokenizing.Detokenized,
+    embeddings.EmbeddingList,
     ErrorEnvelope,
     Model,
     ModelList,
@@ -42,6 +45,10 @@ key: `Authorization: Bearer fp-…`.
 **Length.** Prompt and answer together must fit `max_model_len`. A request that asks for more is refused with
 `context_length_exceeded`; nothing is cut off. Without `max_tokens` a completion has at most {DEFAULT_COMPLETION_TOKENS}
 tokens, and a chat completion the rest of the context.
+
+**Embeddings** are the mean of a model's last hidden states over an input's tokens, as a vector of length 1, and are
+marked `"pooling": "mean"`. They come from a model that was made to write text: one that was trained for embeddings
+would give better ones.
 
 **Streams** begin when the request is first scheduled; until then, failures have their own status. Later failures are
 events of the form `{{"error": …}}`, after which the stream ends without `[DONE]`.
@@ -99,6 +106,7 @@ def build_api() -> NinjaAPI:
     _add_steering(api)
     _add_tenants(api)
     _add_health(api)
+    _add_metrics(api)
     return api
 
 
@@ -110,8 +118,8 @@ def _add_generation(api: NinjaAPI) -> None:
     post_at_the_door("/v1/chat/completions", openapi_extra=_answers(ChatCompletion, ChatCompletionChunk))(
         completions.create_chat_completion
     )
-    post("/v1/embeddings", openapi_extra=_answers(None))(tokenizing.create_embeddings)
-    tokenize, detokenize = tokenizing.build_text_views(tokenizing.Places())
+    post_at_the_door("/v1/embeddings", openapi_extra=_answers(embeddings.EmbeddingList))(embeddings.create_embeddings)
+    tokenize, detokenize = tokenizing.build_text_views(Places())
     post("/tokenize", openapi_extra=_answers(tokenizing.Tokenized))(tokenize)
     post("/detokenize", openapi_extra=_answers(tokenizing.Detokenized))(detokenize)
     get = functools.partial(api.get, auth=KeyWithScope("generate", "observe", "operate"), tags=["models"])
@@ -159,6 +167,15 @@ def _add_health(api: NinjaAPI) -> None:
     api.get("/readyz", tags=["health"], openapi_extra=_answers(None))(health.check_readiness)
 
 
+def _add_metrics(api: NinjaAPI) -> None:
+    answers = _answers(None)
+    answers["responses"][200]["content"] = {"text/plain": {"schema": {"type": "string"}}}
+    extra = {**answers, "parameters": [metrics.NAMES_PARAMETER]}
+    api.get("/metrics", auth=KeyWithScope("observe", "operate"), tags=["health"], openapi_extra=extra)(
+        metrics.show_metrics
+    )
+
+
 def _answers(whole: type | None, event: type | None = None, *, status: int = 200) -> dict[str, Any]:
     content: dict[str, Any] = {"application/json": {"schema": _schema_of(whole)}}
     if event is not None:
@@ -181,4 +198,6 @@ def _schema_of(kind: type | None) -> dict[str, str]:
 def _answer_with_problem(request: HttpRequest, error: Exception | type[Exception]) -> HttpResponse:
     cause = error.__cause__ if isinstance(error, ValidationError) and error.__cause__ is not None else error
     assert isinstance(cause, BaseException), "handlers are given exceptions, whatever their signature says"
-    return problem_of(cause).response()
+    problem = problem_of(cause)
+    note_rejection(cast(Any, request).scope, problem.error.code)
+    return problem.response()

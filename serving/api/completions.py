@@ -10,7 +10,7 @@ from django.http.response import HttpResponseBase
 
 from serving.api.context import scope_of, services_of
 from serving.api.echo import Echo
-from serving.api.generating import answer, find_pool_for
+from serving.api.generating import answer, find_route_for
 from serving.api.mapping import messages_of, num_choices_of, prompts_of
 from serving.api.prompts import chat_prompt, plain_prompt
 from serving.api.responses import ChatShape, CompletionShape
@@ -18,13 +18,13 @@ from serving.api.schemas import ChatCompletionRequest, CompletionRequest
 from serving.api.tools import tool_use_of
 
 if TYPE_CHECKING:
-    from serving.gateway.pools import PoolView
+    from serving.api.routing import Route
 
 
 async def create_completion(request: HttpRequest, body: CompletionRequest) -> HttpResponseBase:
     """Continue a text."""
-    pool = find_pool_for(services_of(request), body)
-    prompts = [plain_prompt(pool, prompt) for prompt in prompts_of(body)]
+    route = await find_route_for(request, body)
+    prompts = [plain_prompt(route, prompt) for prompt in prompts_of(body)]
     shape = CompletionShape(
         request_id=scope_of(request).request_id,
         created=int(time.time()),
@@ -32,19 +32,18 @@ async def create_completion(request: HttpRequest, body: CompletionRequest) -> Ht
         include_usage=body.include_usage,
         tells_prompt=body.prompt_logprobs is not None,
         tells_timings=body.timings is True,
-        echo=_echo_of(body, pool) if body.echo else None,
+        echo=_echo_of(body, route) if body.echo else None,
     )
-    return await answer(request, body, pool=pool, prompts=prompts, shape=shape)
+    return await answer(request, body, route=route, prompts=prompts, shape=shape)
 
 
 async def create_chat_completion(request: HttpRequest, body: ChatCompletionRequest) -> HttpResponseBase:
     """Answer a conversation, by the model's own chat template."""
-    services = services_of(request)
-    pool = find_pool_for(services, body)
-    template = services.chat_templates[pool.model]
+    route = await find_route_for(request, body)
+    template = services_of(request).chat_templates[body.model]
     tool_use = tool_use_of(body, template=template)
     tools = None if tool_use is None else tool_use.shown
-    prompt = chat_prompt(pool, messages_of(body), template=template, param="messages", tools=tools)
+    prompt = chat_prompt(route, messages_of(body), template=template, param="messages", tools=tools)
     shape = ChatShape(
         request_id=scope_of(request).request_id,
         created=int(time.time()),
@@ -53,10 +52,10 @@ async def create_chat_completion(request: HttpRequest, body: ChatCompletionReque
         tells_prompt=body.prompt_logprobs is not None,
         tells_timings=body.timings is True,
     )
-    return await answer(request, body, pool=pool, prompts=[prompt], shape=shape, tool_use=tool_use)
+    return await answer(request, body, route=route, prompts=[prompt], shape=shape, tool_use=tool_use)
 
 
-def _echo_of(body: CompletionRequest, pool: PoolView) -> Echo:
+def _echo_of(body: CompletionRequest, route: Route) -> Echo:
     """The prompts as they were sent; of token ids, their text."""
-    texts = [prompt if isinstance(prompt, str) else pool.text_model.decode(prompt) for prompt in prompts_of(body)]
+    texts = [prompt if isinstance(prompt, str) else route.text_model.decode(prompt) for prompt in prompts_of(body)]
     return Echo(tuple(texts), num_choices_of(body), with_logprobs=body.logprobs is not None)

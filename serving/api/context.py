@@ -23,6 +23,7 @@ from serving.gateway.text.tool_calls import ToolCallFormat
 if TYPE_CHECKING:
     from serving.api.starting import Starter
     from serving.gateway.pools import PoolView
+    from serving.telemetry.exposition import Exposition
 
 
 class Stream(Protocol):
@@ -40,7 +41,8 @@ class Stream(Protocol):
 
     @property
     def num_ahead(self) -> int | None:
-        """While it waits: sequences that its engine is to serve before it, as last heard; None where none has it."""
+        """While it waits: sequences that its engine is to serve before it, as last heard; None where none has it. Under
+        the order `fair` it is a bound, and fewer may come before it."""
         ...
 
     @property
@@ -58,10 +60,6 @@ class RequestGateway(Protocol):
 
     def keeps_waiting(self, pool: PoolName, tenant: str) -> bool:
         """Whether any of the tenant's requests of this process waits in the pool."""
-        ...
-
-    def pool_of(self, model: str) -> PoolView | None:
-        """The pool that serves `model`."""
         ...
 
     def pools(self) -> list[PoolView]:
@@ -121,19 +119,40 @@ class ApiServices(Protocol):
     def drain(self) -> DrainState: ...
 
     @property
+    def observer(self) -> RejectionObserver: ...
+
+    @property
+    def exposition(self) -> Exposition: ...
+
+    @property
     def header_hold_seconds(self) -> float: ...
+
+
+class RejectionObserver(Protocol):
+    """Hears of requests that no pool ever had."""
+
+    def rejected(self, code: str) -> None:
+        """A request was refused with one of the API's codes before any pool had it."""
+
+
+@dataclasses.dataclass(slots=True)
+class Passage:
+    """Owns whether one HTTP request has come as far as the door: from there on a pool's books tell of it."""
+
+    reached_door: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RequestScope:
     """One HTTP request. `arrived_at` is in seconds of this process's monotonic clock; `cleanup` runs when the request
     ends, whatever its end is: answered, refused, cancelled before or after the response began. `rate_limits` are told
-    in the answer's headers."""
+    in the answer's headers. Whoever hands the request to the starter says so in `passage` before."""
 
     request_id: RequestId
     arrived_at: float
     cleanup: contextlib.AsyncExitStack
     rate_limits: KnownLimits
+    passage: Passage = dataclasses.field(default_factory=Passage)
 
 
 def services_of(request: HttpRequest) -> ApiServices:
@@ -149,6 +168,13 @@ def scope_of(request: HttpRequest) -> RequestScope:
 def principal_of(request: HttpRequest) -> Principal:
     """Whose key the request bears; set once the key was checked."""
     return cast(Principal, cast(Any, request).auth)
+
+
+def note_rejection(scope: Mapping[str, Any], code: str | None) -> None:
+    """Count a refusal of the request with that ASGI scope, unless a pool's books tell of it."""
+    request_scope = cast("RequestScope | None", scope.get("footplate.request"))
+    if request_scope is not None and not request_scope.passage.reached_door:
+        cast(ApiServices, scope["footplate"]).observer.rejected(code or "unknown")
 
 
 def author_of(request: HttpRequest) -> str:

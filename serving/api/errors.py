@@ -11,8 +11,9 @@ import msgspec
 from django.core.exceptions import BadRequest, RequestDataTooBig, SuspiciousOperation
 from django.http import Http404, HttpResponse
 from ninja.errors import HttpError
+from redis.exceptions import RedisError
 
-from serving.contracts.errors import DomainError
+from serving.contracts.errors import DomainError, Unavailable
 from serving.contracts.texts import without_secrets
 
 logger = logging.getLogger(__name__)
@@ -114,6 +115,8 @@ def problem_of(error: BaseException) -> Problem:
         return _problem_of_domain_error(error)
     if isinstance(error, HttpError):
         return problem_of(error.__cause__) if error.__cause__ is not None else problem_of_status(error.status_code)
+    if isinstance(error, RedisError):
+        return _problem_of_domain_error(Unavailable("Redis cannot be reached"))
     if isinstance(error, RequestDataTooBig):
         return problem_of_status(413)
     if isinstance(error, Http404):

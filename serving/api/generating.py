@@ -6,15 +6,16 @@ import asyncio
 import functools
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
 from serving.api.answers import Answer
 from serving.api.best import best_answers
-from serving.api.context import ApiServices, Stream, principal_of, scope_of, services_of
+from serving.api.context import Stream, principal_of, scope_of, services_of
 from serving.api.echo import PromptOnlyStream
+from serving.api.entering import NewRequest, Output
+from serving.api.finding import route_finder, route_of_now
 from serving.api.mapping import (
     DEFAULT_COMPLETION_TOKENS,
     check_request,
@@ -32,57 +33,47 @@ from serving.api.mapping import (
 from serving.api.parts import finish_reason_of
 from serving.api.prompts import Prompt
 from serving.api.responses import Shape
+from serving.api.routing import Route
 from serving.api.schemas import CompletionRequest, GenerationRequest
 from serving.api.shared_prompts import SharedPromptStream
-from serving.api.starting import NewRequest, Output
 from serving.api.streaming import open_event_stream
 from serving.api.structured import checked, grammar_of
 from serving.api.tool_streams import ToolCallStream, calls_together
 from serving.api.tools import ToolUse
-from serving.contracts.errors import EngineFailure, ModelNotFound
+from serving.contracts.errors import EngineFailure
+from serving.contracts.ids import RequestId
 from serving.gateway.generation import ChoiceDelta
 
-if TYPE_CHECKING:
-    from serving.gateway.pools import PoolView
+POOL_HEADER = "x-footplate-pool"
+"""Tells which pool ran a request."""
 
 
-def find_pool_for(services: ApiServices, body: GenerationRequest) -> PoolView:
-    """The pool that serves the model asked for; raises `ModelNotFound` and what is wrong with the request itself."""
-    pool = find_pool_of_model(services, body.model)
-    check_request(body, vocab_size=pool.text_model.vocab_size)
-    return pool
-
-
-def find_pool_of_model(services: ApiServices, model: str) -> PoolView:
-    """The pool that serves `model`; raises `ModelNotFound`."""
-    pool = services.gateway.pool_of(model)
-    if pool is None:
-        raise ModelNotFound(f"the model {model!r} does not exist: /v1/models lists those that do", param="model")
-    return pool
+async def find_route_for(request: HttpRequest, body: GenerationRequest) -> Route:
+    """Where the request may go; raises what `find_route` does, and what is wrong with the request itself."""
+    route = await route_of_now(request, body.model, named=body.pool)
+    check_request(body, vocab_size=route.text_model.vocab_size)
+    return route
 
 
 async def answer(
     request: HttpRequest,
     body: GenerationRequest,
     *,
-    pool: PoolView,
+    route: Route,
     prompts: Sequence[Prompt],
     shape: Shape,
     tool_use: ToolUse | None = None,
 ) -> HttpResponseBase:
     """Run a request and answer it, streamed or whole. What it holds is given up with the HTTP request at the latest."""
     services, scope = services_of(request), scope_of(request)
-    new_request = _new_request(request, body, pool=pool, prompts=prompts, tool_use=tool_use)
-    stream = await services.starter.start(new_request, cleanup=scope.cleanup)
-    if num_prompt_logprobs_of(body) is not None:
-        stream = SharedPromptStream(stream, choices_each=num_sequences_of(body))
-    if is_prompt_only(body):
-        stream = PromptOnlyStream(stream)
-    if tool_use is not None:
-        stream = ToolCallStream(stream, tool_use, request_id=scope.request_id)
+    new_request = _new_request(request, body, route=route, prompts=prompts, tool_use=tool_use)
+    scope.passage.reached_door = True
+    started = await services.starter.start(new_request, cleanup=scope.cleanup)
+    stream = _as_asked(started.stream, body, tool_use=tool_use, request_id=scope.request_id)
     num_choices = len(prompts) * num_sequences_of(body)
+    response: HttpResponseBase
     if body.stream:
-        return await open_event_stream(
+        response = await open_event_stream(
             stream,
             shape,
             num_choices=num_choices,
@@ -90,6 +81,23 @@ async def answer(
             hold_seconds=services.header_hold_seconds,
             cleanup=scope.cleanup,
         )
+    else:
+        content = await _answer_whole(stream, body, shape, num_choices=num_choices)
+        response = HttpResponse(content, content_type="application/json")
+    response.headers[POOL_HEADER] = started.pool
+    return response
+
+
+def _as_asked(stream: Stream, body: GenerationRequest, *, tool_use: ToolUse | None, request_id: RequestId) -> Stream:
+    """What is told of a stream that runs."""
+    if num_prompt_logprobs_of(body) is not None:
+        stream = SharedPromptStream(stream, choices_each=num_sequences_of(body))
+    if is_prompt_only(body):
+        stream = PromptOnlyStream(stream)
+    return stream if tool_use is None else ToolCallStream(stream, tool_use, request_id=request_id)
+
+
+async def _answer_whole(stream: Stream, body: GenerationRequest, shape: Shape, *, num_choices: int) -> bytes:
     answers = await _collect(stream, num_choices=num_choices)
     if picks_best(body):
         answers = best_answers(
@@ -98,38 +106,35 @@ async def answer(
             generated=num_sequences_of(body),
             tells_logprobs=num_logprobs_of(body) is not None,
         )
-    content = await _shape_whole(answers, stream, shape)
-    return HttpResponse(content, content_type="application/json")
+    return await _shape_whole(answers, stream, shape)
 
 
 def _new_request(
     request: HttpRequest,
     body: GenerationRequest,
     *,
-    pool: PoolView,
+    route: Route,
     prompts: Sequence[Prompt],
     tool_use: ToolUse | None,
 ) -> NewRequest:
     services, scope, principal = services_of(request), scope_of(request), principal_of(request)
     forced = None if tool_use is None else tool_use.grammar
     grammar = forced or grammar_of(body)
-    params_for = functools.partial(
-        sampling_of, body, max_context_tokens=pool.max_model_len, seed=choose_seed(body), grammar=grammar
-    )
     return NewRequest(
         request_id=scope.request_id,
-        pool=pool,
+        route=route,
+        route_for=route_finder(request, body.model, named=body.pool),
         tenant=f"tenant:{principal.tenant_id}",  # a name may be another's tomorrow
-        prompts=checked(prompts, grammar, text_model=pool.text_model, param="tools" if forced is not None else None),
+        prompts=checked(prompts, grammar, text_model=route.text_model, param="tools" if forced is not None else None),
         num_choices=num_sequences_of(body),
-        params_for=params_for,
+        params_for=functools.partial(sampling_of, body, seed=choose_seed(body), grammar=grammar),
         stop=stops_of(body),
         arrived_at=scope.arrived_at,
         output=_output_of(body),
         account=principal.account,
         read_account=functools.partial(services.authenticator.account_of, principal.key_prefix),
         tell=scope.rate_limits.set,
-        priority=body.priority or 0,
+        priority=body.priority,
         cache_salt=body.cache_salt or "",
         timeout_seconds=body.timeout,
     )

@@ -12,7 +12,8 @@ from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import set_urlconf
 
-from serving.api.errors import problem_of_status
+from serving.api.context import note_rejection
+from serving.api.errors import Problem, problem_of_status
 
 
 class ApiHandler(ASGIHandler):
@@ -37,7 +38,7 @@ class ApiHandler(ASGIHandler):
         set_urlconf(settings.ROOT_URLCONF)
         response = await cast(Any, self)._middleware_chain(request)
         response._resource_closers.append(request.close)
-        response = _in_envelope(response)
+        response = _in_envelope(response, scope=request.scope)
         if isinstance(response, HttpResponse):
             response.headers["Content-Length"] = str(len(response.content))
         return response
@@ -50,11 +51,16 @@ class ApiHandler(ASGIHandler):
         if request is not None:
             return request, None
         assert response is not None, "a refused request comes with its response"
-        return None, problem_of_status(response.status_code).response()
+        return None, _told(problem_of_status(response.status_code), scope=scope).response()
 
 
-def _in_envelope(response: HttpResponseBase) -> HttpResponseBase:
+def _in_envelope(response: HttpResponseBase, *, scope: Mapping[str, Any]) -> HttpResponseBase:
     if response.status_code < 400 or response.headers.get("Content-Type", "").startswith("application/json"):
         return response
     kept = {name: response.headers[name] for name in ("Allow", "Retry-After") if name in response.headers}
-    return problem_of_status(response.status_code, headers=kept).response()
+    return _told(problem_of_status(response.status_code, headers=kept), scope=scope).response()
+
+
+def _told(problem: Problem, *, scope: Mapping[str, Any]) -> Problem:
+    note_rejection(scope, problem.error.code)
+    return problem

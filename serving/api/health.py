@@ -22,12 +22,18 @@ async def check_health(request: HttpRequest) -> HttpResponse:
 
 
 async def check_readiness(request: HttpRequest) -> HttpResponse:
-    """Whether a request would be served now; 503 with the reasons otherwise."""
-    reasons = await _reasons_against(services_of(request))
-    if not reasons:
-        return _json({"status": "ready", "reasons": []}, status=200)
-    problem = problem_of(Unavailable("not ready: " + "; ".join(reasons), retry_after_seconds=1))
-    body = {"status": "not ready", "reasons": reasons, "error": msgspec.to_builtins(problem.error)}
+    """Whether requests would be served now; 503 with the reasons otherwise.
+
+    A process that serves several pools is ready while one of them has an engine: the others are named in `reasons`.
+    """
+    services = services_of(request)
+    missing = [view.name for view in services.gateway.pools() if not view.has_engines]
+    reasons = [f"pool {name} has no engine that is ready" for name in missing]
+    against = await _reasons_against(services)
+    if not against and len(missing) < len(services.gateway.pools()):
+        return _json({"status": "ready", "reasons": reasons}, status=200)
+    problem = problem_of(Unavailable("not ready: " + "; ".join(against + reasons), retry_after_seconds=1))
+    body = {"status": "not ready", "reasons": against + reasons, "error": msgspec.to_builtins(problem.error)}
     return _json(body, status=problem.status, headers=dict(problem.headers))
 
 
@@ -35,9 +41,6 @@ async def _reasons_against(services: ApiServices) -> list[str]:
     reasons = ["the server is shutting down"] if services.drain.active else []
     if not await _answers(services):
         reasons.append("Redis cannot be reached")
-    pools = services.gateway.pools()
-    if not any(view.has_engines for view in pools):
-        reasons.append("no engine is ready (pools: " + ", ".join(view.name for view in pools) + ")")
     return reasons
 
 

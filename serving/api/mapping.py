@@ -215,16 +215,15 @@ def prompts_of(request: CompletionRequest) -> list[str | list[int]]:
     return list(prompt)
 
 
-def estimate_prompt_tokens(prompt: str | list[int], *, max_context_tokens: int) -> int:
-    """Tokens that a prompt is taken to have before it is tokenised, within what the context can hold."""
-    guess = len(prompt) if isinstance(prompt, list) else _num_bytes(prompt) // _BYTES_A_TOKEN
-    return max(1, min(guess, max_context_tokens))
+def estimate_text_tokens(text: str, *, max_context_tokens: int) -> int:
+    """Tokens that a text is taken to have before it is tokenised, within what the context can hold."""
+    return max(1, min(_num_bytes(text) // _BYTES_A_TOKEN, max_context_tokens))
 
 
 def estimate_chat_tokens(
     messages: list[dict[str, Any]], *, tools: list[dict[str, Any]] | None = None, max_context_tokens: int
 ) -> int:
-    """As `estimate_prompt_tokens`, for a conversation and the tools that its prompt describes."""
+    """As `estimate_text_tokens`, for a conversation and the tools that its prompt describes."""
     num_bytes = sum(_num_bytes(message["content"] or "") for message in messages)
     if tools:
         num_bytes += len(msgspec.json.encode(tools))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from django.http import HttpRequest, HttpResponse
 
 from serving.api.bodies import Model, ModelList, encode
-from serving.api.context import services_of
+from serving.api.context import principal_of, services_of
+from serving.api.routing import find_route, usable_models
 from serving.contracts.errors import ModelNotFound
 
 _CREATED = 0
@@ -13,7 +14,7 @@ _CREATED = 0
 
 
 async def list_models(request: HttpRequest) -> HttpResponse:
-    """The models that are served, each with its longest context."""
+    """The models that this key may use, each with its longest context."""
     return _json(ModelList(data=_models(request)))
 
 
@@ -26,9 +27,11 @@ async def get_model(request: HttpRequest, model: str) -> HttpResponse:
 
 
 def _models(request: HttpRequest) -> list[Model]:
-    views = services_of(request).gateway.pools()
-    unique = {view.model: view for view in reversed(views)}
-    return [Model(id=name, created=_CREATED, max_model_len=view.max_model_len) for name, view in sorted(unique.items())]
+    pools, allowed = services_of(request).gateway.pools(), principal_of(request).account.pools
+    contexts = {
+        name: find_route(pools, model=name, allowed=allowed).max_model_len for name in usable_models(pools, allowed)
+    }
+    return [Model(id=name, created=_CREATED, max_model_len=context) for name, context in contexts.items()]
 
 
 def _json(body: Model | ModelList) -> HttpResponse:

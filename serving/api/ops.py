@@ -6,27 +6,30 @@ from typing import Any
 
 import msgspec
 from django.http import HttpRequest, HttpResponse
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from serving.api.context import author_of, services_of
 from serving.api.replies import json_reply
 from serving.api.schemas import Rollback, TunablesChange
 from serving.contracts.ids import PoolName
 from serving.contracts.tunables import describe
-from serving.telemetry.selectors import pool_snapshot
+from serving.telemetry.selectors import pool_snapshot, read_rejections
 from serving.threads import in_thread
 from serving.tuning import selectors, services
 from serving.tuning.models import TunablesVersion
 
 
 async def list_pools(request: HttpRequest) -> HttpResponse:
-    """All pools: model, engines, and the version of tunables that is stored."""
+    """All pools: model, engines, and the version of tunables that is stored; and how many requests were refused, by
+    code, before any pool had them: null while Redis is out of reach."""
     stored = await in_thread(_read_pools)
     views = {view.name: view for view in services_of(request).gateway.pools()}
     for pool in stored:
         view = views.get(pool["name"])
         pool["num_engines"] = view.num_engines if view is not None else 0
         pool["max_model_len"] = view.max_model_len if view is not None else None
-    return json_reply({"data": stored})
+    return json_reply({"data": stored, "rejected": await _read_rejected(services_of(request).redis)})
 
 
 async def show_tunables(request: HttpRequest, pool: str) -> HttpResponse:
@@ -86,6 +89,13 @@ async def show_snapshot(request: HttpRequest, pool: str) -> HttpResponse:
     """The pool as it is now: queue, batch, KV memory, percentiles of the last minute, outcomes by reason."""
     await in_thread(selectors.find_pool, pool)
     return json_reply(await pool_snapshot(services_of(request).redis, PoolName(pool)))
+
+
+async def _read_rejected(redis: Redis) -> dict[str, int] | None:
+    try:
+        return await read_rejections(redis)
+    except (RedisError, OSError):
+        return None
 
 
 def _read_pools() -> list[dict[str, Any]]:

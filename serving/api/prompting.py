@@ -6,34 +6,42 @@ import contextlib
 import dataclasses
 import functools
 import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from serving.admission.accounts import Account
+from serving.admission.console_account import CONSOLE_TENANT
 from serving.api.context import Stream, Template
+from serving.api.entering import NewRequest, Output
 from serving.api.prompts import chat_prompt
-from serving.api.starting import NewRequest, Output, Starter
-from serving.contracts.errors import ContextLengthExceeded, PoolNotFound
+from serving.api.routing import Route
+from serving.api.starting import Starter
+from serving.contracts.errors import ContextLengthExceeded, PermissionDenied, PoolNotFound
 from serving.contracts.ids import RequestId
 from serving.contracts.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from serving.gateway.pools import PoolView
 
-CONSOLE_TENANT = "console"
-"""Under whose name the operators' own prompts wait and are counted."""
+
+async def on_nobodys_account() -> Account:
+    """For a console whose prompts are counted nowhere."""
+    return Account()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Prompter:
     """Asks a pool's model for operators. Owns nothing; used on the gateway's event loop.
 
-    `chat_templates` are by the model's name.
+    `chat_templates` are by the model's name. `read_account` gives the account that prompts are charged to now, or
+    raises the `DomainError` of one that may not be used.
     """
 
     starter: Starter
     chat_templates: Mapping[str, Template]
+    read_account: Callable[[], Awaitable[Account]] = on_nobodys_account
 
     async def prompt(
         self,
@@ -51,24 +59,29 @@ class Prompter:
         `max_tokens` is shortened to what the context leaves. `arrived_at` is in seconds of the monotonic clock.
 
         Raises `PoolNotFound`, `InvalidValue`, `ContextLengthExceeded` for a text that leaves no room for any answer,
-        `QueueFull` and `Unavailable`. What fails later comes through the stream: its `started` raises what the engine
-        refuses.
+        `QueueFull`, `QuotaExceeded`, `PromptTooLong`, `Unavailable` and what `read_account` does. What fails later
+        comes through the stream: its `started` raises what the engine refuses.
         """
         view = self._find_pool(pool)
+        account = await self.read_account()
+        if account.pools is not None and view.name not in account.pools:
+            raise PermissionDenied(f"prompts from the console may not use the pool {pool!r}: its tenant has others")
+        route = Route(view)
         params = SamplingParams(max_tokens=max_tokens, seed=secrets.randbits(63), temperature=temperature)
         messages: list[dict[str, Any]] = [{"role": "user", "content": text}]
         request = NewRequest(
             request_id=RequestId(request_id),
-            pool=view,
-            tenant=CONSOLE_TENANT,
-            prompts=[chat_prompt(view, messages, template=self.chat_templates[view.model], param="text")],
+            route=route,
+            tenant=CONSOLE_TENANT if account.tenant_id is None else f"tenant:{account.tenant_id}",
+            prompts=[chat_prompt(route, messages, template=self.chat_templates[view.model], param="text")],
             num_choices=1,
-            params_for=functools.partial(_fit, params, max_context_tokens=view.max_model_len),
+            params_for=functools.partial(_fit, params),
             stop=(),
             arrived_at=arrived_at,
             output=Output(max_tokens),
+            account=account,
         )
-        return await self.starter.start(request, cleanup=cleanup)
+        return (await self.starter.start(request, cleanup=cleanup)).stream
 
     def _find_pool(self, name: str) -> PoolView:
         for view in self.starter.gateway.pools():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from serving.api.compatibility import drop_fields_without_effect
 from serving.api.strict import MAX_INT as _INT32
@@ -89,6 +89,12 @@ class GenerationRequest(StrictModel):
         gt=0,
         le=MAX_TIMEOUT_SECONDS,
     )
+    pool: str | None = admitting(
+        "the name of a pool that serves the model and that the tenant may use",
+        about="Which pool runs the request; where left out, the tenant's first that can, or the one for long prompts",
+        min_length=1,
+        max_length=64,
+    )
     n: int | None = admitting(f"an integer from 1 to {MAX_CHOICES}", about="Choices", ge=1, le=MAX_CHOICES)
     seed: int | None = admitting(
         "an integer of 64 bits", about="The same seed gives the same text", ge=-(2**63), le=2**63 - 1
@@ -133,6 +139,14 @@ class GenerationRequest(StrictModel):
         about="Whether to tell, with the count of tokens, how long the request waited, was read and was answered",
     )
 
+    @field_validator("logit_bias", mode="before")
+    @classmethod
+    def _count_biases_first(cls, value: Any) -> Any:
+        """Before each is looked at, and each fault listed."""
+        if isinstance(value, dict) and len(value) > MAX_LOGIT_BIASES:
+            raise ValueError("too many")
+        return value
+
     @model_validator(mode="before")
     @classmethod
     def _drop_what_has_no_effect(cls, values: Any) -> Any:
@@ -145,7 +159,8 @@ class GenerationRequest(StrictModel):
         return asked or self.timings is True
 
 
-TokenIds = Annotated[list[Annotated[int, Field(ge=0, le=_INT32)]], Field(min_length=1)]
+# The first fault is told, and no other looked for: a body may have hundreds of thousands, which take seconds to list.
+TokenIds = Annotated[list[Annotated[int, Field(ge=0, le=_INT32)]], Field(min_length=1, fail_fast=True)]
 PromptText = Annotated[str, Field(min_length=1)]
 
 
@@ -196,9 +211,11 @@ class Message(StrictModel):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"] = admitting(
         "one of system, developer, user, assistant, tool, function", default=...
     )
-    content: str | list[TextPart] | None = admitting("a text or a list of text parts")
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = admitting("a text or a list of text parts")
     name: str | None = admitting("a text of up to 100 characters", max_length=100)
-    tool_calls: list[dict[str, Any]] | None = admitting("a list of objects", about="Calls that the assistant made")
+    tool_calls: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = admitting(
+        "a list of objects", about="Calls that the assistant made"
+    )
     tool_call_id: str | None = admitting("a text", about="The call that a tool's message answers", max_length=200)
     refusal: str | None = admitting("a text", about="Sent back by clients; without effect")
 

@@ -82,7 +82,7 @@ def _tells_anything(delta: ChoiceDelta) -> bool:
 
 
 def _waiting(num_ahead: int | None) -> bytes:
-    """A comment, which clients ignore and people may read."""
+    """A comment, which clients ignore and people may read. Under the order `fair` as many are ahead at most."""
     return b": waiting\n\n" if num_ahead is None else b": waiting, %d ahead\n\n" % num_ahead
 
 

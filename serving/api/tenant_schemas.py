@@ -1,5 +1,5 @@
 """Bodies of requests about tenants, keys and quotas. As everywhere, `null` counts as absent; within `quotas` it is no
-bound."""
+bound, and as `pools` it is all of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from serving.admission.auditing import LONGEST_REASON
 from serving.admission.keys import SCOPES
 from serving.admission.services import LONGEST_LABEL
-from serving.admission.tenants import LEAST_WEIGHT, LONGEST_NAME, MOST_WEIGHT
+from serving.admission.tenants import LEAST_WEIGHT, LONGEST_NAME, MOST_POOLS, MOST_WEIGHT
 from serving.api.strict import MAX_INT, StrictModel, admitting
 from serving.contracts.messages import MAX_PRIORITY
 from serving.contracts.quotas import quota_meanings
@@ -18,6 +18,7 @@ _MEANINGS = "What may be used. " + "; ".join(f"{name}: {about}" for name, about 
 _NAME = f"a name of 1 to {LONGEST_NAME} characters"
 _WEIGHT = f"a number from {LEAST_WEIGHT} to {MOST_WEIGHT:g}"
 _PRIORITY = f"an integer from -{MAX_PRIORITY} to {MAX_PRIORITY}"
+_POOLS = f"a list of 1 to {MOST_POOLS} names of pools, none twice, or null for all pools"
 _FLAG = "true or false"
 _REASON = f"a text of up to {LONGEST_REASON} characters"
 _VERSION = "the number of a version of the quotas, 0 for the state before the first"
@@ -31,6 +32,9 @@ class TenantAttributes(StrictModel):
     )
     most_urgent: int | None = admitting(
         _PRIORITY, about="Lowest priority that requests may have", ge=-MAX_PRIORITY, le=MAX_PRIORITY
+    )
+    pools: list[str] | None = admitting(
+        _POOLS, about="Pools that requests may use, the preferred first", min_length=1, max_length=MOST_POOLS
     )
     enabled: bool | None = admitting(_FLAG, about="Whether any of the tenant's keys opens")
     quotas: dict[str, Any] | None = admitting(_QUOTAS, about=_MEANINGS)

@@ -17,6 +17,7 @@ from serving.api.replies import json_reply, number_in_query
 from serving.api.tenant_schemas import NewTenant, QuotasRollback, TenantChange
 from serving.contracts.errors import InvalidValue, TenantNotFound
 from serving.threads import in_thread
+from serving.tuning.selectors import pool_names
 
 _MOST_LISTED = 1000
 _MOST_VERSIONS = 100
@@ -33,8 +34,10 @@ async def list_tenants(request: HttpRequest) -> HttpResponse:
 
 
 async def create_tenant(request: HttpRequest, body: NewTenant) -> HttpResponse:
-    """Make a tenant. Its name must be free; nothing is bounded but what `quotas` names."""
-    given = body.model_dump(exclude_none=True, include={"weight", "most_urgent", "enabled"})
+    """Make a tenant. Its name must be free; nothing is bounded but what `quotas` names, and all pools are open unless
+    `pools` names some."""
+    given = body.model_dump(exclude_none=True, include={"weight", "most_urgent", "pools", "enabled"})
+    await in_thread(_check_pools, body.pools)
     tenant = await in_thread(
         tenants.create_tenant,
         body.name,
@@ -54,8 +57,11 @@ async def show_tenant(request: HttpRequest, tenant_id: str) -> HttpResponse:
 
 async def change_tenant(request: HttpRequest, tenant_id: str, body: TenantChange) -> HttpResponse:
     """Change a tenant; it counts for the next request. Quotas that are left out stay, null takes a bound away, and a
-    change of quotas that changes nothing is refused."""
+    change of quotas that changes nothing is refused. Null as `pools` opens all of them."""
     changes = body.model_dump(exclude_none=True, include={"name", "weight", "most_urgent", "enabled"})
+    if "pools" in body.model_fields_set:
+        changes["pools"] = body.pools
+    await in_thread(_check_pools, body.pools)
     tenant = await in_thread(
         tenants.change_tenant,
         tenant_id_of(tenant_id),
@@ -122,6 +128,15 @@ def describe_version(version: QuotaVersion) -> dict[str, Any]:
     }
 
 
+def _check_pools(names: Sequence[str] | None) -> None:
+    if names is None:
+        return
+    known = pool_names()
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise InvalidValue("pools", unknown, f"names of pools, of which there are: {', '.join(known)}")
+
+
 def _read_tenants(*, after: int, limit: int) -> list[dict[str, Any]]:
     return _described(selectors.tenants(after=after, limit=limit))
 
@@ -139,6 +154,7 @@ def _described(found: Sequence[Tenant]) -> list[dict[str, Any]]:
             "name": tenant.name,
             "weight": tenant.weight,
             "most_urgent": tenant.most_urgent,
+            "pools": tenant.pools,
             "enabled": tenant.enabled,
             "quotas": in_force[tenant.pk][1].as_dict(),
             "quotas_version": in_force[tenant.pk][0],

@@ -26,12 +26,15 @@ from serving.admission.services import create_key
 from serving.admission.tenants import ensure_tenant
 from serving.config import static_files
 from serving.config.frontend import Frontend
+from serving.config.pools import PoolSettings
 from serving.config.processes import signal_group, start_child
 from serving.contracts.messages import MAX_PRIORITY
 from serving.tuning.services import ensure_pool
 
 OPERATOR = "operator"
 FIRST_TENANT = "default"
+FIRST_START = "first start"
+"""Whose doing the first accounts are, for the audit."""
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 
 
@@ -64,14 +67,21 @@ def locked_home() -> Iterator[None]:
         yield
 
 
-def has_model() -> bool:
-    """Whether the model's folder is there; raises `StartProblem` where it is missing and no default can stand in."""
-    model: Path = settings.FOOTPLATE_MODEL
-    if (model / "config.json").is_file():
-        return True
-    if model == settings.FOOTPLATE_HOME / "models" / DEFAULT_MODEL:
-        return False
-    raise StartProblem(f"FOOTPLATE_MODEL {model} is no model folder (no config.json in it)")
+def pools_to_import_for() -> list[PoolSettings]:
+    """The pools that serve the default model while it is yet to be imported.
+
+    Raises `StartProblem` where a pool's model is missing that cannot be imported by itself.
+    """
+    missing = [pool for pool in _pools() if not (pool.model / "config.json").is_file()]
+    for pool in missing:
+        if pool.model != settings.FOOTPLATE_HOME / "models" / DEFAULT_MODEL:
+            folder = f"the model of pool {pool.name}, {pool.model}, is no model folder (no config.json in it)"
+            raise StartProblem(f"{folder}; see FOOTPLATE_MODEL and FOOTPLATE_POOLS")
+    return missing
+
+
+def _pools() -> list[PoolSettings]:
+    return list(settings.FOOTPLATE_POOLS.values())
 
 
 def import_default_model() -> None:
@@ -87,7 +97,7 @@ def import_default_model() -> None:
             signal_group(process, signal.SIGKILL)
             process.wait()
             raise
-    if status != 0 or not has_model():
+    if status != 0 or pools_to_import_for():
         lines = log.read_text(errors="replace").strip().splitlines() or ["it says nothing"]
         raise StartProblem(f"the default model could not be imported: {lines[-1].strip()} (more in {log})")
 
@@ -96,13 +106,13 @@ def prepare(report: Callable[[str], None]) -> None:
     """What the processes of a deployment need before they start; operator and keys are left to the deployer."""
     prepare_database(report, with_accounts=False)
     collect_static_files()
-    if not has_model():
+    if pools_to_import_for():
         report(f"importing the default model, {DEFAULT_MODEL}")
         import_default_model()
 
 
 def prepare_database(report: Callable[[str], None], *, with_accounts: bool) -> bool:
-    """Migrate, make the pool and the console's roles and, `with_accounts` and on the first start, operator, tenant and
+    """Migrate, make the pools and the console's roles and, `with_accounts` and on the first start, operator, tenant and
     key.
 
     Returns whether the accounts were made. Raises `StartProblem` where the database cannot be reached. Leaves no
@@ -111,7 +121,8 @@ def prepare_database(report: Callable[[str], None], *, with_accounts: bool) -> b
     try:
         _probe_database()
         _migrate(report)
-        ensure_pool(settings.FOOTPLATE_POOL, settings.FOOTPLATE_MODEL.name)
+        for pool in _pools():
+            ensure_pool(pool.name, pool.model.name)
         ensure_roles()
         return with_accounts and _make_first_accounts()
     except DatabaseError as error:
@@ -175,8 +186,8 @@ def _make_first_accounts() -> bool:
     with transaction.atomic():
         users.filter(username=OPERATOR).delete()
         users.create_superuser(OPERATOR, password=password)
-        ensure_tenant(FIRST_TENANT, most_urgent=-MAX_PRIORITY)
-        key = create_key(FIRST_TENANT, label="first key", scopes=SCOPES)
+        ensure_tenant(FIRST_TENANT, author=FIRST_START, most_urgent=-MAX_PRIORITY)
+        key = create_key(FIRST_TENANT, label="first key", scopes=SCOPES, author=FIRST_START)
         _write_privately(
             first_run_file(),
             {

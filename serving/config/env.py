@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import secrets
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
+from serving.contracts.ids import POOL_NAME, POOL_NAME_IN_WORDS
+
 _LONGEST_SOCKET_PATH = 100
 """A Unix socket's path may have about 107 bytes."""
 
@@ -73,9 +73,17 @@ class Environment:
     def name(self, name: str, default: str) -> str:
         """A name that can stand in an address, a Redis key and the name of a group of consoles."""
         value = self.text(name, default)
-        if not _NAME.fullmatch(value):
-            raise EnvironmentProblem(name, value, "a name of 1 to 64 letters, digits, '_', '-' or, not first, '.'")
+        if not POOL_NAME.fullmatch(value):
+            raise EnvironmentProblem(name, value, f"a name of {POOL_NAME_IN_WORDS}")
         return value
+
+    def folder(self, name: str, default: Path) -> Path:
+        """A folder's path, absolute, `~` read as a shell reads it; the folder need not be there."""
+        value = self.text(name, str(default))
+        try:
+            return Path(value).expanduser().absolute()
+        except RuntimeError:
+            raise EnvironmentProblem(name, value, "a folder's path ('~' here is nobody's home)") from None
 
     def words(self, name: str, default: str) -> list[str]:
         """A list separated by commas."""

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from http import HTTPStatus
 from typing import Any
 
 from daphne.http_protocol import WebRequest
 from daphne.server import reactor  # never twisted's own: importing daphne's server is what installs the right one
 from twisted.web import http
+
+_PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
+"""Twisted's own table lacks the younger ones, 429 and 431 among them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +48,10 @@ class BoundedRequest(WebRequest):
             self.channel.refuse_body()
         if not self.channel.refused:
             super().handleContentChunk(data)
+
+    def setResponseCode(self, code: int, message: bytes | None = None) -> None:
+        """Answer with that status, under its standard phrase where no other is given."""
+        super().setResponseCode(code, message or _PHRASES.get(code))
 
     def basic_error(self, status: int, status_text: bytes, body: str) -> None:
         """Answer with an error of the server's own."""
@@ -148,13 +156,14 @@ class BoundedChannel(http.HTTPChannel):
         if self.refused:
             return
         self.refused = True
+        self.factory.note_refusal(code)
         self._end_reading()
         self.setTimeout(None)
         self.clearLineBuffer()
         body = error_body(status, message, code=code)
         head = (
             b"HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
-            % (status, http.RESPONSES.get(status, b"Refused"), len(body))
+            % (status, _PHRASES[status], len(body))
         )
         self.transport.writeSequence([head, body])
         # A socket closed over unread data is reset, and the reset overtakes the answer: close only our half, and

@@ -17,6 +17,7 @@ from redis import Redis as BlockingRedis
 from redis.asyncio import BlockingConnectionPool, Redis
 
 from serving.admission.authenticator import Authenticator
+from serving.admission.console_account import read_console_account
 from serving.admission.door import Door
 from serving.admission.drain import DrainState
 from serving.admission.ledger import Ledger
@@ -26,12 +27,16 @@ from serving.admission.spent_before import SpentBefore
 from serving.admission.usage import UsageRow, add_usage
 from serving.api.prompting import Prompter
 from serving.api.starting import Starter
+from serving.config.pools import PoolSettings
 from serving.contracts.ids import OwnerId, PoolName
 from serving.gateway.core import Gateway
 from serving.gateway.text.chat_template import ChatTemplate
 from serving.gateway.text.tokenizer import TextModel
+from serving.telemetry.exposition import Exposition
 from serving.telemetry.feed import LiveFeed
 from serving.telemetry.meter import RequestMeter
+from serving.telemetry.observers import Observers
+from serving.telemetry.request_metrics import RequestMetrics
 from serving.threads import in_thread
 
 _MAX_CONNECTIONS = 32
@@ -57,7 +62,9 @@ class Services:
     feed: LiveFeed
     text_models: Mapping[PoolName, TextModel]
     chat_templates: Mapping[str, ChatTemplate]
-    observer: RequestMeter
+    meter: RequestMeter
+    observer: Observers
+    exposition: Exposition
     drain: DrainState
     header_hold_seconds: float
 
@@ -65,7 +72,7 @@ class Services:
         """Begin to serve. Raises Redis's errors where it cannot be reached."""
         await self.gateway.start()
         await self.feed.start()
-        self.observer.start()
+        self.meter.start()
         self.ledger.start()
 
     async def end_requests(self) -> None:
@@ -79,10 +86,10 @@ class Services:
     async def close(self) -> None:
         """End what still runs, publish the last figures, and close every connection."""
         await self.end_requests()
-        await self.observer.stop()
+        await self.meter.stop()
         await self.ledger.stop()
         await self.authenticator.close()
-        for text_model in self.text_models.values():
+        for text_model in {text_model.name: text_model for text_model in self.text_models.values()}.values():
             text_model.close()
         await self.redis.aclose()
         await self.reading_redis.aclose()
@@ -92,19 +99,22 @@ class Services:
 async def build_services(settings: Any) -> Services:
     """The parts of a web process on the running event loop; nothing runs and no connection is open yet.
 
-    Raises `ModelTextProblem`, naming folder and file, where the model's folder cannot be used.
+    Pools that serve one model share what is known of its text. Raises `ModelTextProblem`, naming folder and file, where
+    a model's folder cannot be used.
     """
     redis, reading_redis = connect(settings.REDIS_URL), connect(settings.REDIS_URL)
     owner_id = OwnerId(f"web-{socket.gethostname()}-{uuid.uuid4().hex[:12]}")
-    folder, pool = Path(settings.FOOTPLATE_MODEL), PoolName(settings.FOOTPLATE_POOL)
-    text_model = await asyncio.to_thread(TextModel.load, folder)
-    await asyncio.to_thread(text_model.grammars.load)
-    text_models = {pool: text_model}
+    pools: Mapping[str, PoolSettings] = settings.FOOTPLATE_POOLS
+    folders = {pool.model.name: pool.model for pool in pools.values()}
+    by_model = {name: await asyncio.to_thread(_load_text_model, folder) for name, folder in folders.items()}
+    text_models = {PoolName(pool.name): by_model[pool.model.name] for pool in pools.values()}
     ledger = Ledger(_add_usage)
     door = Door(redis, books=ledger, spent_before=SpentBefore(functools.partial(_read_used_tokens, ledger)))
-    observer = RequestMeter(redis, owner_id=owner_id, pools=text_models)
-    drain = DrainState()
-    chat_templates = {text_model.name: ChatTemplate.load(folder)}
+    model_names = {pool: text_model.name for pool, text_model in text_models.items()}
+    meter, request_metrics = RequestMeter(redis, owner_id=owner_id, pools=text_models), RequestMetrics(model_names)
+    observer = Observers(meter, request_metrics)
+    drain = DrainState(grace_seconds=settings.FOOTPLATE_DRAIN_SECONDS)
+    chat_templates = {name: ChatTemplate.load(folder) for name, folder in folders.items()}
     predictor = Predictor(redis, text_models)
     gateway = Gateway(
         redis=redis,
@@ -126,14 +136,26 @@ async def build_services(settings: Any) -> Services:
         ledger=ledger,
         gateway=gateway,
         starter=starter,
-        prompter=Prompter(starter=starter, chat_templates=chat_templates),
+        prompter=Prompter(
+            starter=starter,
+            chat_templates=chat_templates,
+            read_account=functools.partial(in_thread, read_console_account),
+        ),
         feed=LiveFeed(get_channel_layer()),
         text_models=text_models,
         chat_templates=chat_templates,
+        meter=meter,
         observer=observer,
+        exposition=Exposition(redis, requests=request_metrics, models=model_names),
         drain=drain,
         header_hold_seconds=settings.FOOTPLATE_HEADER_HOLD_SECONDS,
     )
+
+
+def _load_text_model(folder: Path) -> TextModel:
+    text_model = TextModel.load(folder)
+    text_model.grammars.load()
+    return text_model
 
 
 async def _add_usage(rows: list[UsageRow]) -> None:

@@ -9,33 +9,22 @@ from typing import Any
 import dj_database_url
 
 from serving.config.env import EnvironmentProblem, embedded_socket, process_environment, stored_secret
+from serving.config.pools import read_own_pool, read_pools
 
 _env = process_environment()
 BASE_DIR = Path(__file__).resolve().parent.parent.parent
 
 # --- Footplate -----------------------------------------------------------------------------------------------------
 
-FOOTPLATE_HOME = Path(_env.text("FOOTPLATE_HOME", str(BASE_DIR / "var"))).expanduser().absolute()
+FOOTPLATE_HOME = _env.folder("FOOTPLATE_HOME", BASE_DIR / "var")
 """State: database, Valkey, models, logs."""
 HOST = _env.text("HOST", "127.0.0.1")
 PORT = _env.integer("PORT", 8000, low=1, high=65_535)
 
-FOOTPLATE_POOL = _env.name("FOOTPLATE_POOL", "default")
-"""The pool that this engine joins, and that the first start creates."""
-FOOTPLATE_MODEL = (
-    Path(_env.text("FOOTPLATE_MODEL", str(FOOTPLATE_HOME / "models" / "SmolLM2-135M-Instruct"))).expanduser().absolute()
-)
-"""Folder of the model that is served; its name is the model's name in the API."""
-FOOTPLATE_DEVICE = _env.choice("FOOTPLATE_DEVICE", "cpu", ("cpu", "cuda"))
-FOOTPLATE_DTYPE = _env.choice("FOOTPLATE_DTYPE", "bfloat16", ("bfloat16", "float32"))
-FOOTPLATE_BACKEND = _env.choice("FOOTPLATE_BACKEND", "auto", ("auto", "torch", "cpu"))
-"""What computes the model on a CPU: `cpu` the C++ kernels, `torch` PyTorch alone, `auto` the first that can be had."""
-FOOTPLATE_WEIGHTS = _env.choice("FOOTPLATE_WEIGHTS", "bfloat16", ("bfloat16", "int8", "int4", "w8a8"))
-"""How the engine keeps the weights: fewer bits are read faster, and are less exact."""
-FOOTPLATE_KV_CACHE_MB = _env.integer("FOOTPLATE_KV_CACHE_MB", 1024, low=1, high=10_000_000)
-"""Memory of the KV cache, MiB: bounds what all sequences together may hold."""
-FOOTPLATE_THREADS = _env.integer("FOOTPLATE_THREADS", 0, low=0, high=1024)
-"""Threads of the engine's arithmetic; 0 = one a core."""
+FOOTPLATE_POOLS = read_pools(_env, default_model=FOOTPLATE_HOME / "models" / "SmolLM2-135M-Instruct")
+"""The pools by name. The first is the one that commands mean where none is named."""
+FOOTPLATE_POOL = read_own_pool(_env, FOOTPLATE_POOLS)
+"""The pool that an engine of this process joins."""
 # Read when PyTorch is loaded. Its threads would otherwise stay awake for milliseconds after each operation, on cores
 # that the kernels' threads and other processes need; this is enough from one operation to the next.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import sys
-import time
-from collections.abc import Callable, Mapping
-from urllib.parse import urlsplit
+from collections.abc import Mapping, Sequence
 
 from django.conf import settings
 
 from serving.config import bootstrap
 from serving.config.bootstrap import StartProblem
 from serving.config.child import ChildSpec
+from serving.config.pools import PoolSettings
+from serving.config.readiness import Readiness
 from serving.config.supervisor import ChildCannotStart, StopRequested, Supervisor
 from serving.config.valkey import READY_SECONDS, RedisUnreachable, ping, server_command, wait_for_redis
 from serving.config.web_server import AddressInUse, open_listener
 
-_PATIENCE_SECONDS = 60.0
-"""After this long without being ready, say what is missing."""
 _GIVE_UP_AFTER = 3
 """Starts of one child that may fail in a row before everything was up once."""
 _WEB, _ENGINE, _REST, _VALKEY = range(4)
@@ -35,10 +32,10 @@ def serve() -> None:
     os.umask(0o077)  # what this and every child writes holds digests, prompts and logs: for the owner's eyes only
     with bootstrap.locked_home():
         _check_port()
-        with_model = bootstrap.has_model()
+        to_import_for = bootstrap.pools_to_import_for()
         with Supervisor(log_folder=settings.FOOTPLATE_HOME / "logs", report=_say) as supervisor:
             try:
-                _start_and_watch(supervisor, with_model=with_model)
+                _start_and_watch(supervisor, to_import_for=to_import_for)
             except StopRequested:
                 pass
             except (ChildCannotStart, RedisUnreachable, AddressInUse) as problem:
@@ -49,20 +46,21 @@ def serve() -> None:
         _say("stopped")
 
 
-def _start_and_watch(supervisor: Supervisor, *, with_model: bool) -> None:
+def _start_and_watch(supervisor: Supervisor, *, to_import_for: list[PoolSettings]) -> None:
     _start_redis(supervisor)
-    if with_model:  # the slowest to start goes first, beside everything that follows
-        supervisor.start(_engine())
+    # Engines, the slowest to start, go first, beside everything that follows.
+    _start_engines(supervisor, [pool for pool in _pools() if pool not in to_import_for])
     is_first = bootstrap.prepare_database(_say, with_accounts=True)
     bootstrap.collect_static_files()
-    if not with_model:
+    if to_import_for:
         _say(f"importing the default model, {bootstrap.DEFAULT_MODEL} (once)")
         bootstrap.import_default_model()
-        supervisor.start(_engine())
+        _start_engines(supervisor, to_import_for)
     supervisor.start(_manage("web", "runweb", stop_rank=_WEB, stop_seconds=settings.FOOTPLATE_DRAIN_SECONDS + 8))
     supervisor.start(_manage("monitor", "runmonitor", stop_rank=_REST))
     supervisor.start(_manage("jobs", "runjobs", stop_rank=_REST))
-    if supervisor.watch(until=_Readiness(), poll_seconds=0.2, give_up_after=_GIVE_UP_AFTER):
+    ready = Readiness(bootstrap.base_url(settings.HOST, settings.PORT), complain=_complain)
+    if supervisor.watch(until=ready, poll_seconds=0.2, give_up_after=_GIVE_UP_AFTER):
         _show_the_way(is_first=is_first)
         supervisor.watch()
 
@@ -87,19 +85,30 @@ def _start_redis(supervisor: Supervisor) -> None:
         raise StartProblem(f"the embedded Valkey does not start: {child.last_words() or 'it says nothing'}") from None
 
 
-def _engine() -> ChildSpec:
-    threads = {"OMP_NUM_THREADS": str(settings.FOOTPLATE_THREADS)} if settings.FOOTPLATE_THREADS else {}
-    if not os.environ.keys() & {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}:
-        # Threads that wait for each other on a core that another process has use it up without a result: beside one
-        # busy process, two cores gave a tenth of the tokens. Waiting briefly costs a sixth on an idle machine.
-        threads["GOMP_SPINCOUNT"] = "1000"
-    return _manage("engine", "runengine", stop_rank=_ENGINE, threads=threads)
+def _pools() -> list[PoolSettings]:
+    return list(settings.FOOTPLATE_POOLS.values())
+
+
+def _start_engines(supervisor: Supervisor, pools: Sequence[PoolSettings]) -> None:
+    for pool in pools:
+        supervisor.start(engine_child(pool, all_pools=_pools()))
+
+
+def engine_child(pool: PoolSettings, *, all_pools: Sequence[PoolSettings]) -> ChildSpec:
+    """The engine of a pool, on a machine that runs one for each of `all_pools`."""
+    return _manage(
+        "engine" if len(all_pools) == 1 else f"engine-{pool.name}",
+        "runengine",
+        f"--pool={pool.name}",
+        f"--engines-here={max(1, sum(each.device == 'cpu' for each in all_pools))}",
+        stop_rank=_ENGINE,
+        threads={"OMP_NUM_THREADS": str(pool.threads)} if pool.threads else {},
+    )
 
 
 def _manage(
     name: str,
-    command: str,
-    *,
+    *command: str,
     stop_rank: int,
     stop_seconds: float = 10.0,
     threads: Mapping[str, str] | None = None,
@@ -108,45 +117,16 @@ def _manage(
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"} if threads is None else threads
     return ChildSpec(
         name=name,
-        command=(sys.executable, str(settings.BASE_DIR / "manage.py"), command),
+        command=(sys.executable, str(settings.BASE_DIR / "manage.py"), *command),
         environment={**os.environ, **threads, "PYTHONUNBUFFERED": "1"},
         stop_rank=stop_rank,
         stop_seconds=stop_seconds,
     )
 
 
-class _Readiness:
-    """Asks the web process whether all is up; owns when to complain next. On the supervisor's thread."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._address = urlsplit(bootstrap.base_url(settings.HOST, settings.PORT))
-        self._clock = clock
-        self._complain_at = clock() + _PATIENCE_SECONDS
-
-    def __call__(self) -> bool:
-        problem = self._ask()
-        if problem is not None and self._clock() >= self._complain_at:
-            self._complain_at = self._clock() + _PATIENCE_SECONDS
-            _say(f"not ready yet: {problem} (logs: {settings.FOOTPLATE_HOME / 'logs'})")
-        return problem is None
-
-    def _ask(self) -> str | None:
-        assert self._address.hostname is not None, "the address is our own"
-        connection = http.client.HTTPConnection(self._address.hostname, self._address.port, timeout=2)
-        try:
-            connection.request("GET", "/readyz")
-            response = connection.getresponse()
-            answer = response.read(2000).decode(errors="replace")
-        except (OSError, http.client.HTTPException):
-            return "the web process does not answer"
-        finally:
-            connection.close()
-        return None if response.status == 200 else answer
-
-
 def _show_the_way(*, is_first: bool) -> None:
     base, file = bootstrap.base_url(settings.HOST, settings.PORT), bootstrap.first_run_file()
-    _say(f"ready: {settings.FOOTPLATE_MODEL.name} is served")
+    _say("ready: " + ", ".join(f"{pool.model.name} is served by pool {pool.name}" for pool in _pools()))
     lines = [
         ("console", f"{base}/console/"),
         ("API", f"{base}/v1"),
@@ -161,6 +141,10 @@ def _show_the_way(*, is_first: bool) -> None:
         lines.append(("credentials", str(file)))
     for name, value in lines:
         _print(f"  {name:<14} {value}")
+
+
+def _complain(problem: str) -> None:
+    _say(f"not ready yet: {problem} (logs: {settings.FOOTPLATE_HOME / 'logs'})")
 
 
 def _say(line: str) -> None:

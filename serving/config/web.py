@@ -36,6 +36,7 @@ def run_web() -> None:
         end_requests=services.end_requests,
         close=services.close,
         drain_seconds=settings.FOOTPLATE_DRAIN_SECONDS,
+        note_refusal=services.observer.rejected,
     )
     bounds = HttpBounds(max_body_bytes=settings.FOOTPLATE_MAX_BODY_BYTES)
     WebServer(build_application(services), listener=listener, bounds=bounds, lifecycle=lifecycle).run()

@@ -48,12 +48,14 @@ class AddressInUse(Exception):
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Lifecycle:
     """What the server tells its application: `begin_drain` at the first stop signal, `end_requests` when their time
-    is up (it makes them end with an error event), `close` when nothing runs any more."""
+    is up (it makes them end with an error event), `close` when nothing runs any more; and, by `note_refusal`, the code
+    of each request that it refused itself."""
 
     begin_drain: Callable[[], None]
     end_requests: Callable[[], Awaitable[None]]
     close: Callable[[], Awaitable[None]]
     drain_seconds: float
+    note_refusal: Callable[[str], None]
 
 
 def open_listener(host: str, port: int) -> socket.socket:
@@ -90,9 +92,10 @@ class _BoundedFactory(HTTPFactory):
 
     protocol = BoundedChannel
 
-    def __init__(self, server: WebServer, bounds: HttpBounds) -> None:
+    def __init__(self, server: WebServer, *, bounds: HttpBounds, note_refusal: Callable[[str], None]) -> None:
         super().__init__(server)
         self.bounds = bounds
+        self.note_refusal = note_refusal
         self.timeOut = bounds.idle_seconds
 
     def buildProtocol(self, address: Any) -> Any:
@@ -143,7 +146,7 @@ class WebServer(Server):
     def run(self) -> None:
         """Serve until a stop signal has been obeyed."""
         loop = server_loop()
-        self.http_factory = _BoundedFactory(self, self._bounds)
+        self.http_factory = _BoundedFactory(self, bounds=self._bounds, note_refusal=self._lifecycle.note_refusal)
         self.ws_factory = BoundedWebSocketFactory(self, self._websocket_bounds)
         with contextlib.suppress(AssertionError):  # twisted's log begins once a process
             globalLogBeginner.beginLoggingTo([lambda _: None], redirectStandardIO=False, discardBuffer=True)

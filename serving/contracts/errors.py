@@ -6,6 +6,9 @@ from typing import Any, ClassVar
 
 from serving.contracts.texts import without_secrets
 
+RETRY_SECONDS = 5.0
+"""When to try again where nobody knows better: about as long as a server or an engine takes to start."""
+
 
 class DomainError(Exception):
     """A refusal with a stable `code`, a message for people and, where one is to blame, the field `param`."""
@@ -151,19 +154,24 @@ class QueueTimeout(DomainError):
 
     code = "queue_timeout"
 
-    def __init__(self, message: str, *, retry_after_seconds: float = 5.0) -> None:
+    def __init__(self, message: str, *, retry_after_seconds: float = RETRY_SECONDS) -> None:
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
 
 
 class Unavailable(DomainError):
-    """Nothing can serve the request now: draining, no engine, or Redis out of reach."""
+    """Nothing can serve the request now: draining, no engine, or Redis out of reach. `retry_after_seconds` says when
+    that is expected to be over."""
 
     code = "unavailable"
 
-    def __init__(self, message: str, *, retry_after_seconds: float = 5.0) -> None:
+    def __init__(self, message: str, *, retry_after_seconds: float = RETRY_SECONDS) -> None:
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
+
+
+class NoEngine(Unavailable):
+    """No engine of the pool can serve the request now."""
 
 
 class EngineFailure(DomainError):

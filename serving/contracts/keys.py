@@ -49,6 +49,11 @@ def outcomes(pool: PoolName) -> str:
     return f"footplate:pool:{pool}:outcomes"
 
 
+def rejections() -> str:
+    """Hash: how many requests were refused before any pool had them, by code."""
+    return "footplate:rejections"
+
+
 def frame(pool: PoolName) -> str:
     """Key with the latest merged frame of the pool, written by the monitor."""
     return f"footplate:pool:{pool}:frame"

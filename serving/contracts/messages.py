@@ -1,7 +1,7 @@
 """Messages between owners (gateways) and engines, and their encoding.
 
 Tagged unions in msgpack. Every envelope carries `SCHEMA_VERSION`; who reads another version says so and does not guess.
-Text and logits never appear here: tokens go in, tokens come out.
+Text and logits never appear here: tokens go in, tokens (or a prompt's embedding) come out.
 """
 
 from __future__ import annotations
@@ -132,7 +132,8 @@ class Tokens(msgspec.Struct, frozen=True, tag="t", array_like=True):
 
 
 class Finished(msgspec.Struct, frozen=True, tag="f", array_like=True):
-    """The sequence ended. `num_generated` counts all attempts' tokens. `message` explains reason `error`."""
+    """The sequence ended. `num_generated` counts all attempts' tokens. `message` explains reason `error`. `embedding`
+    is the prompt's, where one was asked for and the reason is `stop`: a vector of length 1, fp32, little-endian."""
 
     key: SequenceKey
     attempt: int
@@ -140,6 +141,7 @@ class Finished(msgspec.Struct, frozen=True, tag="f", array_like=True):
     num_generated: int
     timings: EngineTimings
     message: str = ""
+    embedding: bytes | None = None
 
 
 class Refused(msgspec.Struct, frozen=True, tag="r", array_like=True):

@@ -47,6 +47,8 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     ones. `logit_bias` holds pairs of token id and what is added to its logit. `num_logprobs` and `num_prompt_logprobs`
     ask for the logarithms of probabilities, of the tokens themselves and of that many most probable ones (0 to 20).
     With a `grammar`, only tokens are chosen that it admits, and EOS where the text may end there.
+
+    With `embeds`, no token is chosen at all (`max_tokens` is 0): the sequence ends with its prompt's embedding.
     """
 
     max_tokens: int
@@ -65,13 +67,14 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     num_logprobs: int | None = None
     num_prompt_logprobs: int | None = None
     grammar: Grammar | None = None
+    embeds: bool = False
 
     def __post_init__(self) -> None:
         _check_float("temperature", self.temperature, 0.0, 2.0)
         _check_float("top_p", self.top_p, 0.0, 1.0)
         _check_float("min_p", self.min_p, 0.0, 1.0)
         _check_int("top_k", self.top_k, 0, 2**31 - 1)
-        _check_int("max_tokens", self.max_tokens, 1, 2**31 - 1)
+        _check_int("max_tokens", self.max_tokens, *((0, 0) if self.embeds else (1, 2**31 - 1)))
         _check_int("min_tokens", self.min_tokens, 0, self.max_tokens)
         _check_int("seed", self.seed, 0, MAX_SEED)
         for token_id in self.stop_token_ids:
@@ -89,11 +92,18 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
                 _check_int(name, value, 0, MAX_LOGPROBS)
         if self.grammar is not None and self.ignore_eos:
             raise InvalidValue("ignore_eos", self.ignore_eos, "false where a grammar says where the text ends")
+        if self.embeds and (self.num_prompt_logprobs is not None or self.num_logprobs is not None):
+            raise InvalidValue("embeds", self.embeds, "false where log probabilities are asked for")
 
     @property
     def greedy(self) -> bool:
         """Whether the most probable token is always taken."""
         return self.temperature == 0.0 or self.top_p == 0.0 or self.top_k == 1
+
+    @property
+    def needs_whole_prompt(self) -> bool:
+        """Whether every position of the prompt has to be computed for it, though its keys and values may be cached."""
+        return self.embeds or self.num_prompt_logprobs is not None
 
 
 def _check_float(field: str, value: float, low: float, high: float) -> None:

@@ -11,7 +11,10 @@ import msgspec
 from msgspec import Meta
 
 from serving.contracts.errors import InvalidValue, UnknownField
+from serving.contracts.ids import POOL_NAME, POOL_NAME_IN_WORDS
 
+_NAME_OR_EMPTY = rf"\A(?:{POOL_NAME.pattern})?\Z"
+Kind = Literal["choice", "integer", "name", "number"]
 Effect = Literal["next step", "next request"]
 
 
@@ -86,6 +89,14 @@ class Tunables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             high=1024,
         ),
     ] = 1
+    long_prompt_pool: Annotated[
+        str,
+        Meta(
+            pattern=_NAME_OR_EMPTY,
+            description="Another pool of the same model, which takes the prompts with more than long_prompt_tokens",
+            extra={"unit": "", "effect": "next request"},
+        ),
+    ] = ""
     order: Annotated[
         Literal["fcfs", "priority", "fair"],
         _tunable(
@@ -211,7 +222,7 @@ class TunableSpec(msgspec.Struct, frozen=True):
     """What is known of one tunable: everything that a form, a table or a check needs."""
 
     name: str
-    kind: Literal["choice", "integer", "number"]
+    kind: Kind
     default: Any
     unit: str
     effect: Effect
@@ -225,6 +236,8 @@ class TunableSpec(msgspec.Struct, frozen=True):
         """The admitted values in words."""
         if self.kind == "choice":
             return "one of " + ", ".join(self.choices)
+        if self.kind == "name":
+            return f"empty, or the name of a pool: {POOL_NAME_IN_WORDS}"
         kind = "an integer" if self.kind == "integer" else "a number"
         return f"{kind} from {_plain(self.low)} to {_plain(self.high)}"
 
@@ -232,6 +245,8 @@ class TunableSpec(msgspec.Struct, frozen=True):
         """`value` in the field's own type; raises `InvalidValue` where the field does not admit it."""
         if self.kind == "choice":
             valid = isinstance(value, str) and value in self.choices
+        elif self.kind == "name":
+            valid = isinstance(value, str) and (value == "" or POOL_NAME.fullmatch(value) is not None)
         else:
             valid = self._is_number(value) and self._is_within(value)
         if not valid:
@@ -245,6 +260,9 @@ class TunableSpec(msgspec.Struct, frozen=True):
 
     def _is_within(self, value: float) -> bool:
         return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+
+
+_KINDS: Mapping[Any, Kind] = {int: "integer", float: "number", str: "name"}
 
 
 def describe() -> tuple[TunableSpec, ...]:
@@ -264,7 +282,7 @@ def _describe_field(field: msgspec.structs.FieldInfo, hint: Any) -> TunableSpec:
     choices = typing.get_args(base) if typing.get_origin(base) is Literal else ()
     return TunableSpec(
         name=field.name,
-        kind="choice" if choices else "integer" if base is int else "number",
+        kind="choice" if choices else _KINDS[base],
         default=field.default,
         unit=meta.extra["unit"],
         effect=meta.extra["effect"],

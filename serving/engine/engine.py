@@ -243,3 +243,8 @@ def _check_result(plan: StepPlan, result: StepResult) -> None:
     for index, chunk in enumerate(plan.chunks):
         if bool(result.token_ids[index]) != chunk.samples and index not in result.errors:
             raise ValueError(f"{chunk.key}: {len(result.token_ids[index])} tokens where samples is {chunk.samples}")
+        # Asked of prefills alone, here and elsewhere: decodes are many, and embed nothing.
+        if chunk.is_prefill and chunk.embeds and index not in result.errors:
+            told = result.embeddings if chunk.ends_embedding else result.hidden_sums
+            if index not in told:
+                raise ValueError(f"{chunk.key}: no embedding came back, nor a part of one")

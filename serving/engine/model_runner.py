@@ -15,6 +15,7 @@ import torch
 
 from serving.engine.attention.base import AttentionChunk
 from serving.engine.device import DeviceUsage, usable_cores
+from serving.engine.embedding import embed
 from serving.engine.kernels.quantised import WeightFormat
 from serving.engine.kv_cache import BLOCK_SIZE
 from serving.engine.models.config import ModelConfig, read_config
@@ -32,14 +33,15 @@ _DTYPES: dict[str, torch.dtype] = {"bfloat16": torch.bfloat16, "float32": torch.
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Arranged:
-    """A plan's rows for the model. `sampled` and `reading` are indices of chunks, in their order: the logits have first
-    a row for each that samples, then those of the positions read. `errors` says what is wrong with a chunk's tokens, by
-    index."""
+    """A plan's rows for the model. `sampled`, `reading` and `embedding` are indices of chunks, in their order: the
+    logits have first a row for each that samples, then those of the positions read; the hidden states are all those of
+    the chunks that embed. `errors` says what is wrong with a chunk's tokens, by index."""
 
     batch: Batch
     first_rows: list[int]
     sampled: list[int]
     reading: list[int]
+    embedding: list[int]
     errors: dict[int, str]
 
     def chunks_of(self, rows: npt.NDArray[np.int64]) -> list[int]:
@@ -141,8 +143,9 @@ class ModelRunner:
     def run(self, plan: StepPlan) -> StepResult:
         """Compute the keys and values of all planned tokens, and choose the next token of each chunk that samples.
 
-        The output layer is computed for sampled rows, and those read of prompts, only. A chunk that cannot be computed
-        (a token outside the vocabulary, numbers that are not finite) is named in `errors` and changes no other.
+        The output layer is computed for sampled rows, and those read of prompts, only; of prompts that are to be
+        embedded, the hidden states are summed up. A chunk that cannot be computed (a token outside the vocabulary,
+        numbers that are not finite) is named in `errors` and changes no other.
         """
         if not plan.chunks:
             return StepResult(token_ids=())
@@ -155,11 +158,12 @@ class ModelRunner:
         computed_at = self._clock()
         num_sampled = len(arranged.sampled)
         prompts = read_prompts(computed.logits[num_sampled:], {index: plan.chunks[index] for index in arranged.reading})
+        embedded = embed(computed.hidden, {index: plan.chunks[index] for index in arranged.embedding})
         sampled = self._sampler.sample(
             computed.logits[:num_sampled], [plan.chunks[index] for index in arranged.sampled]
         )
         errors = {arranged.sampled[row]: reason for row, reason in sampled.errors.items()}
-        errors |= prompts.errors
+        errors |= prompts.errors | embedded.errors
         errors |= dict.fromkeys(arranged.chunks_of(computed.unsound_rows), NOT_FINITE) | arranged.errors
         times = StepTimes(
             prepare_seconds=prepared_at - began,
@@ -169,7 +173,15 @@ class ModelRunner:
             attention_seconds=computed.attention_seconds,
         )
         logprobs = {arranged.sampled[row]: [entry] for row, entry in sampled.logprobs.items()}
-        return StepResult(_tokens_by_chunk(arranged, sampled, errors), times, errors, logprobs, prompts.logprobs)
+        return StepResult(
+            _tokens_by_chunk(arranged, sampled, errors),
+            times,
+            errors,
+            logprobs,
+            prompts.logprobs,
+            hidden_sums=embedded.hidden_sums,
+            embeddings=embedded.embeddings,
+        )
 
     def _synchronize(self) -> None:
         """Wait for the device, so that each phase's time is its own; what follows reads tokens and waits anyway."""
@@ -219,6 +231,8 @@ def _arrange(chunks: tuple[PlannedChunk, ...], vocab_size: int) -> _Arranged:
     reading = [index for index, chunk in enumerate(chunks) if chunk.reads_prompt]
     for index in reading:
         logit_rows += range(first_rows[index], first_rows[index] + num_read(chunks[index]))
+    embedding = [index for index, chunk in enumerate(chunks) if chunk.is_prefill and chunk.embeds]
+    hidden_rows = [row for index in embedding for row in _rows_of(chunks[index], first_rows[index])]
     batch = Batch(
         token_ids=token_ids,
         positions=np.concatenate([np.arange(chunk.start, chunk.end) for chunk in chunks]),
@@ -227,13 +241,18 @@ def _arrange(chunks: tuple[PlannedChunk, ...], vocab_size: int) -> _Arranged:
             for first_row, chunk in zip(first_rows, chunks, strict=True)
         ],
         logit_rows=np.asarray(logit_rows, dtype=np.int64),
+        hidden_rows=np.asarray(hidden_rows, dtype=np.int64),
     )
-    arranged = _Arranged(batch, first_rows, sampled, reading, errors={})
+    arranged = _Arranged(batch, first_rows, sampled, reading, embedding, errors={})
     unknown = ((token_ids < 0) | (token_ids >= vocab_size)).nonzero()[0]
     for index, token_id in zip(arranged.chunks_of(unknown), token_ids[unknown].tolist(), strict=True):
         arranged.errors[index] = f"the vocabulary has no token {token_id}"
     token_ids[unknown] = 0
     return arranged
+
+
+def _rows_of(chunk: PlannedChunk, first_row: int) -> range:
+    return range(first_row, first_row + len(chunk.token_ids))
 
 
 def _tokens_by_chunk(arranged: _Arranged, sampled: Sampled, errors: Mapping[int, str]) -> list[tuple[int, ...]]:

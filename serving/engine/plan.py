@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence as Seq
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -16,6 +16,10 @@ MOST_READ_TOKENS = 64
 more would take hundreds of megabytes, and keep all streams waiting for as long."""
 
 
+HiddenSum = Any
+"""The runner's own value: the sum of a sequence's hidden states so far. Its owner keeps it and never looks inside."""
+
+
 # A Struct, since one is made for each sequence in each step: a frozen dataclass takes fifteen times as long to make.
 class PlannedChunk(msgspec.Struct, frozen=True, gc=False):
     """One sequence's part of a step: the tokens at positions `start … start + len(token_ids) - 1`.
@@ -24,6 +28,8 @@ class PlannedChunk(msgspec.Struct, frozen=True, gc=False):
     covers all of them. With `samples`, the last position's logits choose the next token, whose index among the
     sequence's generated tokens is `sample_index`. `context` is all of its tokens, of which the first
     `num_prompt_tokens` are the prompt; it only ever grows. Both lists are the sequence's own, valid until `update`.
+
+    `hidden_sum` is what the step before made of the hidden states before `start`, for one that `embeds`.
     """
 
     key: SequenceKey
@@ -36,6 +42,7 @@ class PlannedChunk(msgspec.Struct, frozen=True, gc=False):
     is_prefill: bool
     context: Seq[int]
     num_prompt_tokens: int
+    hidden_sum: HiddenSum | None = None
 
     @property
     def end(self) -> int:
@@ -46,6 +53,16 @@ class PlannedChunk(msgspec.Struct, frozen=True, gc=False):
     def reads_prompt(self) -> bool:
         """Whether it is to be told how probable the prompt's tokens are. Where a token was generated, it was told."""
         return self.params.num_prompt_logprobs is not None and self.sample_index == 0
+
+    @property
+    def embeds(self) -> bool:
+        """Whether its hidden states are summed up for an embedding."""
+        return self.params.embeds
+
+    @property
+    def ends_embedding(self) -> bool:
+        """Whether the embedding is complete with it."""
+        return self.params.embeds and self.end == len(self.context)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,6 +107,9 @@ class StepResult:
     `logprobs` has, by index, an entry a token for the chunks that asked; `prompt_logprobs`, by index, an entry for each
     prompt token at positions `start + 1 … end` of the chunks that read their prompt: none for a prompt's last position,
     so that there may be no entry, but a list there is.
+
+    Each chunk that `embeds` has, by index, an entry in `embeddings` where it completes one (see `Finished`), and
+    otherwise one in `hidden_sums`, for the plan of its sequence's next chunk.
     """
 
     token_ids: Seq[Seq[int]]
@@ -97,6 +117,8 @@ class StepResult:
     errors: dict[int, str] = dataclasses.field(default_factory=dict)
     logprobs: dict[int, list[TokenLogprobs]] = dataclasses.field(default_factory=dict)
     prompt_logprobs: dict[int, list[TokenLogprobs]] = dataclasses.field(default_factory=dict)
+    hidden_sums: dict[int, HiddenSum] = dataclasses.field(default_factory=dict)
+    embeddings: dict[int, bytes] = dataclasses.field(default_factory=dict)
 
 
 class Runner(Protocol):

@@ -196,10 +196,11 @@ def _chunk(sequence: Sequence, count: int, *, is_prefill: bool) -> PlannedChunk:
         token_ids[start:end],
         start,
         sequence.block_table,
-        end == length,
+        end == length and not (is_prefill and sequence.params.embeds),
         length - num_prompt_tokens,
         sequence.params,
         is_prefill,
         token_ids,
         num_prompt_tokens,
+        sequence.hidden_sum,
     )

@@ -142,7 +142,7 @@ class Roster:
             sequence.num_cached_tokens = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
         sequence.num_counted_prompt_tokens = max(sequence.num_counted_prompt_tokens, num_shared_tokens)
         self._link(sequence, found)
-        if self._is_caching and sequence.params.num_prompt_logprobs is None:
+        if self._is_caching and not sequence.params.needs_whole_prompt:
             self.num_prefix_query_tokens += sequence.num_tokens - num_shared_tokens
             self.num_prefix_hit_tokens += sequence.num_computed_tokens - num_shared_tokens
         sequence.status = SequenceStatus.RUNNING
@@ -168,6 +168,7 @@ class Roster:
         """Take a running sequence's blocks and let it wait, before those never started. It keeps its tokens."""
         self._stop_running(sequence)
         sequence.num_computed_tokens = 0
+        sequence.hidden_sum = None
         sequence.num_preemptions += 1
         sequence.status = SequenceStatus.PREEMPTED
         self.waiting.push(sequence)
@@ -212,7 +213,7 @@ class Roster:
 
     def _find_beginning(self, sequence: Sequence) -> list[int]:
         """Blocks of a waiting sequence that are computed already, its last token's excepted: its logits are wanted."""
-        if sequence.params.num_prompt_logprobs is not None:
+        if sequence.params.needs_whole_prompt:
             return []
         found: list[int] = []
         if self._is_caching:
@@ -225,7 +226,7 @@ class Roster:
 
     def _num_prompt_blocks(self, sequence: Sequence) -> int:
         """Blocks that the sequence can share with its siblings."""
-        if sequence.params.num_prompt_logprobs is not None:
+        if sequence.params.needs_whole_prompt:
             return 0
         return min(sequence.num_prompt_tokens, sequence.num_tokens - 1) // self.block_size
 

@@ -273,6 +273,8 @@ class Scheduler:
                 self._roster.note_full_blocks(sequence)
             if index in result.prompt_logprobs:
                 sequence.note_prompt_logprobs(result.prompt_logprobs[index], start=chunk.start)
+            if chunk.is_prefill and chunk.embeds:
+                self._take_hidden(sequence, result, index, now)
             if chunk.samples:
                 self._take_tokens(sequence, result.token_ids[index], now, logprobs=result.logprobs.get(index))
         return self.take_events()
@@ -316,6 +318,13 @@ class Scheduler:
         if num_new > 0 and self._order.weighs_service:
             self._order.charge(sequence, num_prompt_tokens=num_new, num_generated=0)
 
+    def _take_hidden(self, sequence: Sequence, result: StepResult, index: int, now: float) -> None:
+        """What chunk number `index` adds to an embedding, with which its sequence ends where it is complete."""
+        sequence.hidden_sum = result.hidden_sums.get(index)
+        embedding = result.embeddings.get(index)
+        if embedding is not None:
+            self._finish(sequence, "stop", now, embedding=embedding)
+
     def _take_tokens(
         self, sequence: Sequence, token_ids: Seq[int], now: float, *, logprobs: list[TokenLogprobs] | None
     ) -> None:
@@ -350,14 +359,18 @@ class Scheduler:
         self._leave(sequence)
         self._tell(sequence, Refused(sequence.key, sequence.attempt, code, message))
 
-    def _finish(self, sequence: Sequence, reason: FinishReason, now: float, *, message: str = "") -> None:
+    def _finish(
+        self,
+        sequence: Sequence,
+        reason: FinishReason,
+        now: float,
+        *,
+        message: str = "",
+        embedding: bytes | None = None,
+    ) -> None:
         self._leave(sequence)
-        self._tell(
-            sequence,
-            Finished(
-                sequence.key, sequence.attempt, reason, sequence.num_generated, sequence.timings(now), message=message
-            ),
-        )
+        key, attempt, timings = sequence.key, sequence.attempt, sequence.timings(now)
+        self._tell(sequence, Finished(key, attempt, reason, sequence.num_generated, timings, message, embedding))
 
     def _return(self, sequence: Sequence) -> None:
         self._leave(sequence)

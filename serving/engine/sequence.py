@@ -10,6 +10,7 @@ import sys
 from serving.contracts.ids import OwnerId
 from serving.contracts.messages import EngineTimings, FinishReason, SequenceKey, Submit, TokenLogprobs
 from serving.contracts.sampling import SamplingParams
+from serving.engine.plan import HiddenSum
 from serving.engine.prefix_cache import Chain, Namespace
 
 Rank = tuple[float, ...]
@@ -81,6 +82,8 @@ class Sequence:
     first_token_at: float | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None
     """Of the prompt's tokens from the second on: what was asked for, as far as it is computed and not yet told."""
+    hidden_sum: HiddenSum | None = None
+    """Of the positions that are computed, for an embedding."""
 
     @classmethod
     def of(cls, submit: Submit, *, eos_token_ids: frozenset[int], serial: int, now: float) -> Sequence:
@@ -151,8 +154,10 @@ class Sequence:
 
         Under `min_tokens` neither EOS nor a stop token ends it, but EOS after a grammar does, since nothing else may
         follow there. The context's end needs no rule of its own: a sequence
-        whose `max_tokens` could reach beyond it is refused when it comes.
+        whose `max_tokens` could reach beyond it is refused when it comes. What embeds generates nothing.
         """
+        if self.params.embeds:
+            return None
         num_generated = len(self.token_ids) - self.num_prompt_tokens
         may_end = num_generated and self.token_ids[-1] in self.ending_ids
         if may_end and (num_generated >= self.params.min_tokens or self.token_ids[-1] in self.final_ids):

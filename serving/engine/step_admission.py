@@ -18,6 +18,8 @@ def refusal_of(submit: Submit, *, max_context_tokens: int) -> tuple[RefusalCode,
     num_prompt = len(submit.prompt_ids)
     if num_prompt == 0:
         return "invalid_value", "the prompt must have at least one token"
+    if submit.params.embeds and submit.generated_ids:
+        return "invalid_value", "a prompt's embedding has no generated tokens"
     if abs(submit.priority) > MAX_PRIORITY:
         return "invalid_value", f"priority must be from {-MAX_PRIORITY} to {MAX_PRIORITY}, not {submit.priority}"
     if not (math.isfinite(submit.weight) and submit.weight > 0):

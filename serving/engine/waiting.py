@@ -81,7 +81,11 @@ class WaitingQueue:
                 yield from heapq.merge(group[line].short, group[line].long, key=rank_of)
 
     def num_ahead_of(self, sequence: Sequence) -> int:
-        """How many come before a waiting sequence in that order."""
+        """How many come before a waiting sequence in that order.
+
+        Under `fair` fewer will: a tenant that was served less so far counts with all that it has waiting, but takes
+        turns with others as soon as it has been served as much.
+        """
         group, own = self._group_of(sequence), self._order.line_of(sequence)
         standing = self._order.standing(own)
         before = [lanes for line, lanes in group.items() if line != own and self._order.standing(line) < standing]

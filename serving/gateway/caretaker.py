@@ -14,6 +14,7 @@ from serving.gateway.failover import Failover
 from serving.gateway.link import EngineLink, is_after
 from serving.gateway.pools import PoolWatcher
 from serving.gateway.requests import Choice, InFlight
+from serving.outages import Outage
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +23,8 @@ _GRACE_SECONDS = 4.0
 
 
 class Caretaker:
-    """Owns what is known of Redis's health; on the gateway's event loop, which calls `look` a few times a second."""
+    """Owns what is known of Redis's health, and tells `outage` of it; on the gateway's event loop, which calls `look` a
+    few times a second."""
 
     def __init__(
         self,
@@ -34,6 +36,7 @@ class Caretaker:
         requests: Mapping[RequestId, InFlight],
         fail: Callable[[InFlight, DomainError], None],
         resubmit: Callable[[InFlight, Choice], None],
+        outage: Outage,
         clock: Callable[[], float],
     ) -> None:
         self._link = link
@@ -44,7 +47,7 @@ class Caretaker:
         self._fail = fail
         self._resubmit = resubmit
         self._clock = clock
-        self._outage_since: float | None = None
+        self._outage = outage
         self._has_lost = False
         self._reachable_since = clock()
 
@@ -58,7 +61,7 @@ class Caretaker:
             raise
         now = self._clock()
         # What engines said in an outage's last moments may never have been written down.
-        lost = self._has_lost = self._has_lost or not remembered or self._outage_since is not None
+        lost = self._has_lost = self._has_lost or not remembered or self._outage.lasts_seconds is not None
         if lost:
             self._reachable_since = now
             self._link.read_again()
@@ -67,16 +70,17 @@ class Caretaker:
         read_up_to = await self._look_at_inboxes(now)
         for request in list(self._requests.values()):
             self._check(request, now=now, lost=lost, read_up_to=read_up_to)
-        self._outage_since = None
+        self._outage.note_answer()
         self._has_lost = False
         await self._call_offs.flush()
 
     def _endure_outage(self) -> None:
-        now = self._clock()
-        self._outage_since = now if self._outage_since is None else self._outage_since
-        if now - self._outage_since > self._failover.patience_seconds:
+        self._outage.note_silence()
+        if (self._outage.lasts_seconds or 0.0) > self._failover.patience_seconds:
+            seconds = self._outage.retry_after_seconds
             for request in list(self._requests.values()):
-                self._fail(request, Unavailable("the queue has been out of reach for too long"))
+                error = Unavailable("the queue has been out of reach for too long", retry_after_seconds=seconds)
+                self._fail(request, error)
 
     async def _look_at_inboxes(self, now: float) -> dict[PoolName, bytes | None]:
         """How far engines have read the inboxes of those choices whose acceptance is late."""

@@ -12,7 +12,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from serving.contracts.errors import DomainError, EngineFailure, QueueTimeout, Unavailable
+from serving.contracts.errors import DomainError, EngineFailure, NoEngine, QueueTimeout, Unavailable
 from serving.contracts.ids import OwnerId, PoolName, RequestId
 from serving.contracts.messages import SequenceKey, Submit
 from serving.gateway.calloffs import CallOffs
@@ -29,6 +29,7 @@ from serving.gateway.stream import GenerationStream
 from serving.gateway.text.detokenizer import Detokenizer
 from serving.gateway.text.stop_strings import StopStrings
 from serving.gateway.text.tokenizer import TextModel
+from serving.outages import Outage
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ class Gateway:
         self._clock = clock
         self._requests: dict[RequestId, InFlight] = {}
         self._delivery = Delivery(observer=observer, clock=clock)
+        self._outage = Outage(usual_seconds=_LONGEST_BACKOFF_SECONDS, monotonic=clock)
         self._caretaker = Caretaker(
             link=self._link,
             watcher=self._watcher,
@@ -75,6 +77,7 @@ class Gateway:
             requests=self._requests,
             fail=self._fail,
             resubmit=lambda request, choice: self._submit(request, [choice]),
+            outage=self._outage,
             clock=clock,
         )
         self._loops: list[asyncio.Task[None]] = []
@@ -112,10 +115,6 @@ class Gateway:
     def pools(self) -> list[PoolView]:
         """All pools as last seen."""
         return self._watcher.views()
-
-    def pool_of(self, model: str) -> PoolView | None:
-        """The pool that serves `model`, if any."""
-        return self._watcher.view_of_model(model)
 
     async def refresh_pools(self) -> None:
         """Look at the pools now, so that this process goes by a change at once; the others follow within a tick."""
@@ -179,7 +178,8 @@ class Gateway:
             except RedisError as error:
                 logger.warning("cannot submit %s: %s", request.generation.request_id, error)
                 if not request.started:
-                    self._fail(request, Unavailable("the queue cannot be reached"))
+                    seconds = self._outage.retry_after_seconds
+                    self._fail(request, Unavailable("the queue cannot be reached", retry_after_seconds=seconds))
                 return  # a stream that runs is submitted again once its acceptance is overdue
             if choice.finished or choice.attempt != submit.attempt:
                 self._call_offs.add_entry(pool, submit.key, attempt=submit.attempt, entry_id=entry_id)
@@ -200,9 +200,9 @@ class Gateway:
 
     def _fail(self, request: InFlight, error: DomainError) -> None:
         kind = "failed" if request.started else "refused"
-        if isinstance(error, QueueTimeout):
+        if isinstance(error, QueueTimeout | NoEngine):
             retry_after_seconds = self._loads.retry_after_seconds(request.generation.pool)
-            error = QueueTimeout(error.message, retry_after_seconds=retry_after_seconds)
+            error = type(error)(error.message, retry_after_seconds=retry_after_seconds)
         request.stream.fail(error)
         self._end(request, outcome=f"{kind}:{error.code}")
 

@@ -9,8 +9,8 @@ from serving.contracts.errors import (
     ContextLengthExceeded,
     DomainError,
     EngineFailure,
+    NoEngine,
     QueueTimeout,
-    Unavailable,
     UnusableGrammar,
 )
 from serving.contracts.ids import EngineId
@@ -120,6 +120,8 @@ class Delivery:
         if event.num_generated > len(choice.generated_ids):
             return "resubmit"
         request.stream.note_timings(event.timings, choice=choice.key.choice)
+        if choice.params.embeds:
+            return self._finish_embedding(request, choice, event.embedding)
         text, stopped = choice.stop_strings.push(choice.detokenizer.finish())
         if stopped:
             entries = None if choice.entries is None else choice.entries.stop(text)
@@ -127,6 +129,16 @@ class Delivery:
         else:
             entries = None if choice.entries is None else choice.entries.finish()
             self._close(request, choice, text + choice.stop_strings.finish(), entries, reason=event.reason)
+        return None
+
+    def _finish_embedding(self, request: InFlight, choice: Choice, embedding: bytes | None) -> Verdict:
+        if embedding is None:
+            return EngineFailure("the engine has made no embedding of this prompt")
+        if not choice.started:
+            self._start(request, choice, age_seconds=0.0)
+        choice.finished = True
+        choice.finish_reason = "stop"
+        request.stream.push(ChoiceDelta(choice.key.choice, "", 0, "stop", embedding=embedding))
         return None
 
     def _close(
@@ -170,5 +182,5 @@ def _refusal(request: InFlight, event: Refused) -> Verdict:
     if event.code == "queue_timeout":
         return QueueTimeout(event.message)
     if event.code == "unsupported_schema":
-        return Unavailable(event.message)  # while a pool's engines are being replaced, another may serve it
+        return NoEngine(event.message)  # while a pool's engines are being replaced, another may serve it
     return EngineFailure(event.message)

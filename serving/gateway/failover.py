@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from serving.contracts.errors import DomainError, EngineFailure, QueueTimeout, Unavailable
+from serving.contracts.errors import DomainError, EngineFailure, NoEngine, QueueTimeout
 from serving.contracts.ids import EngineId
 from serving.contracts.tunables import Tunables
 from serving.gateway.requests import Choice, InFlight
@@ -51,7 +51,7 @@ class Failover:
             if error is not None:
                 return error
         if choice.lost_at is not None and now - choice.lost_at > self.patience_seconds:
-            return Unavailable(f"its engine was lost, and no other took it within {self.patience_seconds:g} s")
+            return NoEngine(f"its engine was lost, and no other took it within {self.patience_seconds:g} s")
         if lost:
             return "resubmit"
         if living is None:

@@ -40,7 +40,8 @@ class ChoiceDelta:
 
     `text` may be empty where `finish_reason` is set. After a finish reason the choice says nothing more. `logprobs`, of
     a choice that asked for them, are those of the tokens whose text ends with this delta; `prompt` are the prompt's, in
-    the first delta of a choice that asked.
+    the first delta of a choice that asked. `embedding` is the prompt's (see `Finished`), in the only delta of a choice
+    that embeds.
     """
 
     choice: int
@@ -49,6 +50,7 @@ class ChoiceDelta:
     finish_reason: Literal["stop", "length"] | None = None
     logprobs: tuple[TokenEntry, ...] | None = None
     prompt: PromptEntries | None = None
+    embedding: bytes | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

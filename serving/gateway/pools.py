@@ -79,10 +79,6 @@ class PoolWatcher:
         """One pool; KeyError where there is none of this name."""
         return self._views[pool]
 
-    def view_of_model(self, model: str) -> PoolView | None:
-        """The pool that serves `model`."""
-        return next((view for view in self._views.values() if view.model == model), None)
-
     def engine_ids(self, pool: PoolName) -> frozenset[EngineId]:
         """The pool's engines whose heart beats."""
         return frozenset(self._engines[pool])

@@ -48,11 +48,12 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Who is asked."""
+    """Who is asked. `pool` is of a Footplate alone: the pool that is to serve; None leaves the choice to the server."""
 
     url: str
     key: str
     model: str
+    pool: str | None = None
 
 
 def prompts(workload: Workload) -> list[list[int]]:
@@ -140,6 +141,7 @@ async def ask(
         "ignore_eos": True,
         "stream": True,
         "stream_options": {"include_usage": True},
+        **({} if target.pool is None else {"pool": target.pool}),
     }
     headers = {"Authorization": f"Bearer {target.key}"}
     try:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import logging
+from typing import cast
 
+import torch
 from django.conf import settings
 from django.core.management.base import CommandError
 
+from serving.config.pools import PoolSettings
+from serving.engine.device import usable_cores
+from serving.engine.kernels.quantised import WeightFormat
 from serving.engine.kv_cache import KVCacheProblem
 from serving.engine.model_runner import DtypeName, ModelRunner
 from serving.engine.models.config import read_config
@@ -17,23 +22,31 @@ from serving.worker.grammars import load_masks
 logger = logging.getLogger(__name__)
 
 
-def build_runner(*, device: str, dtype: DtypeName, backend: Backend | None = None) -> ModelRunner:
-    """Load the model of `FOOTPLATE_MODEL`, with `backend` in place of the one that is set.
+def build_runner(
+    pool: PoolSettings,
+    *,
+    device: str | None = None,
+    dtype: str | None = None,
+    backend: str | None = None,
+    engines_here: int = 1,
+) -> ModelRunner:
+    """Load the pool's model, with what is given in place of the pool's own settings.
 
-    Raises `CommandError`, one line, for what cannot be used.
+    Where the pool says nothing of threads, the engine takes its part of the cores, of which `engines_here` engines
+    compute on them. Raises `CommandError`, one line, for what cannot be used.
     """
-    folder = settings.FOOTPLATE_MODEL
+    folder, dtype = pool.model, dtype or pool.dtype
     try:
         config = read_config(folder)
         runner = ModelRunner(
             folder,
-            device=device,
-            dtype=dtype,
-            kv_cache_bytes=settings.FOOTPLATE_KV_CACHE_MB * 2**20,
-            num_threads=settings.FOOTPLATE_THREADS,
-            backend=backend or settings.FOOTPLATE_BACKEND,  # type: ignore[arg-type]
+            device=device or pool.device,
+            dtype=cast(DtypeName, dtype),
+            kv_cache_bytes=pool.kv_cache_mb * 2**20,
+            num_threads=pool.threads or part_of_cores(engines_here),
+            backend=cast(Backend, backend or pool.backend),
             kernels_folder=settings.FOOTPLATE_HOME / "kernels",
-            weight_format=settings.FOOTPLATE_WEIGHTS if dtype == "bfloat16" else "bfloat16",  # type: ignore[arg-type]
+            weight_format=cast(WeightFormat, pool.weights if dtype == "bfloat16" else "bfloat16"),
             masks=load_masks(folder, vocab_size=config.vocab_size, eos_token_ids=config.eos_token_ids),
         )
     except (ModelFolderProblem, KVCacheProblem, ValueError) as problem:
@@ -43,6 +56,11 @@ def build_runner(*, device: str, dtype: DtypeName, backend: Backend | None = Non
     return runner
 
 
-def weights_of(dtype: str) -> str:
+def weights_of(pool: PoolSettings, *, dtype: str) -> str:
     """How an engine that computes in `dtype` keeps its weights: fewer bits are for bfloat16 alone."""
-    return str(settings.FOOTPLATE_WEIGHTS) if dtype == "bfloat16" else dtype
+    return pool.weights if dtype == "bfloat16" else dtype
+
+
+def part_of_cores(num_engines: int) -> int:
+    """Threads for each of so many engines that compute on the cores that this process may use, at least one."""
+    return max(1, min(torch.get_num_threads(), usable_cores()) // num_engines)

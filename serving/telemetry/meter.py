@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 from serving.contracts.ids import OwnerId, PoolName
 from serving.telemetry.intervals import IntervalRecorder
 from serving.telemetry.publisher import publish
+from serving.telemetry.rejections import Rejections
 
 logger = logging.getLogger(__name__)
 
@@ -20,11 +21,13 @@ _PUBLISH_SECONDS = 0.5
 
 
 class RequestMeter:
-    """Owns one recorder a pool and the task that publishes them twice a second; on the gateway's event loop."""
+    """Owns one recorder a pool, what was refused before any pool had it, and the task that publishes both twice a
+    second; on the gateway's event loop."""
 
     def __init__(self, redis: Redis, *, owner_id: OwnerId, pools: Iterable[PoolName]) -> None:
         self._redis = redis
         self._recorders = {pool: IntervalRecorder(owner_id=owner_id, pool=pool) for pool in pools}
+        self._rejections = Rejections()
         self._publishing: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
 
@@ -39,6 +42,10 @@ class RequestMeter:
             await self._publishing
         with contextlib.suppress(RedisError, OSError):
             await self._publish_once()
+
+    def rejected(self, code: str) -> None:
+        """A request was refused with one of the API's codes before any pool had it."""
+        self._rejections.count(code)
 
     def submitted(self, pool: PoolName) -> None:
         """A request was let in and now waits."""
@@ -89,3 +96,4 @@ class RequestMeter:
             batch = recorder.flush()
             if batch is not None:
                 await publish(self._redis, batch)
+        await self._rejections.publish(self._redis)

@@ -16,8 +16,9 @@ from serving.telemetry.books import read_books
 from serving.telemetry.engines import live_engines
 from serving.telemetry.frames import SNAPSHOT_WINDOW_SECONDS, WINDOWS_SECONDS, IntervalSummaries, decode_frame
 from serving.telemetry.inbox import count_inbox
+from serving.telemetry.rejections import read_rejections
 
-__all__ = ["live_engines", "pool_snapshot"]
+__all__ = ["live_engines", "pool_snapshot", "read_rejections"]
 
 _SUMS = (
     *("kv_blocks_total", "kv_blocks_used", "kv_blocks_cached", "kv_blocks_free"),
@@ -38,6 +39,8 @@ async def pool_snapshot(redis: Redis, pool: PoolName) -> dict[str, Any]:
     - `outcomes`: counters of requests by name, over all owners, since Redis began to count, and the requests that have
       not ended, as their owners see them, so that these books balance by themselves: submitted = finished + aborted +
       refused + failed + waiting + running. (`num_waiting` and `num_running` above are the engines', in sequences.)
+    - `rejected`: requests that were refused before any pool had them, by code, over all pools: they are in no pool's
+      books;
     - of the monitor's last frame: `intervals`, the last minute's count, mean and percentiles in seconds by name (None
       where nothing was measured), `prompt_tokens_per_second`, `generated_tokens_per_second`, `prefix_hit_ratio` (of the
       last few seconds; None where nothing started), and `frame_age_seconds` (None: there is no frame, and then the
@@ -58,6 +61,7 @@ async def pool_snapshot(redis: Redis, pool: PoolName) -> dict[str, Any]:
         **_add_up(engines),
         **await _read_permits(redis, pool),
         "outcomes": {**books.counts, "waiting": books.num_waiting, "running": books.num_running},
+        "rejected": await read_rejections(redis),
         **await _read_frame(redis, pool),
         "engines": msgspec.to_builtins(engines),
     }

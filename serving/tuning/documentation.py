@@ -12,6 +12,6 @@ def tunables_table() -> str:
 
 
 def _row(spec: TunableSpec) -> str:
-    default = f"{spec.default:g}" if spec.kind == "number" else str(spec.default)
+    default = f"{spec.default:g}" if spec.kind == "number" else str(spec.default) or "empty"
     cells = (f"`{spec.name}`", f"{default} {spec.unit}".strip(), spec.bounds, spec.effect, spec.help)
     return f"| {' | '.join(cells)} |"

@@ -22,6 +22,12 @@ def pools() -> list[Pool]:
     return list(Pool.objects.order_by("name"))
 
 
+def others_of_its_model(pool: Pool) -> list[PoolName]:
+    """The names of the other pools that serve a pool's model, in order."""
+    others = Pool.objects.filter(model=pool.model).exclude(pk=pool.pk).order_by("name")
+    return [PoolName(name) for name in others.values_list("name", flat=True)]
+
+
 def find_pool(name: str) -> Pool:
     """The pool of that name; raises `PoolNotFound`."""
     # PostgreSQL cannot be asked for a text with NUL.

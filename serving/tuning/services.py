@@ -19,7 +19,7 @@ from serving.contracts.texts import is_storable
 from serving.contracts.tunables import Tunables
 from serving.tuning.announcing import announce
 from serving.tuning.models import Pool, TunablesVersion
-from serving.tuning.selectors import find_pool, newest_version_of, tunables_of
+from serving.tuning.selectors import find_pool, newest_version_of, others_of_its_model, tunables_of
 
 LONGEST_REASON = 500
 
@@ -54,7 +54,8 @@ def change(
     """Store the pool's tunables with `changes` applied as a new version, then announce it.
 
     Raises `PoolNotFound`, `UnknownField` and `InvalidValue` for what is named wrongly, `NothingChanges` where nothing
-    would change, and `StaleVersion` where `based_on` is given and no longer the newest version.
+    would change, and `StaleVersion` where `based_on` is given and no longer the newest version. A `long_prompt_pool`
+    that the change names must be another pool of the same model.
     """
     _check_reason(reason)
     with transaction.atomic():
@@ -71,8 +72,9 @@ def roll_back(
 ) -> TunablesVersion:
     """Store a new version whose values equal those of version `to_number`, then announce it.
 
-    Raises `PoolNotFound`, `InvalidValue` where there is no such version, `NothingChanges` where its values are in
-    force, and `StaleVersion` where `based_on` is given and no longer the newest version.
+    Raises `PoolNotFound`, `InvalidValue` where there is no such version or the `long_prompt_pool` that it brings back
+    would do no longer, `NothingChanges` where its values are in force, and `StaleVersion` where `based_on` is given and
+    no longer the newest version.
     """
     _check_reason(reason)
     with transaction.atomic():
@@ -101,6 +103,8 @@ def _store(current: TunablesVersion, wanted: Tunables, *, reason: str, author: s
     differences = wanted.differences(tunables_of(current.values))
     if not differences:
         raise NothingChanges(f"nothing would change: version {current.number}, in force, has these values", param=param)
+    if "long_prompt_pool" in differences:
+        _check_long_prompt_pool(wanted.long_prompt_pool, current.pool)
     return TunablesVersion.objects.create(
         pool=current.pool,
         number=current.number + 1,
@@ -109,6 +113,15 @@ def _store(current: TunablesVersion, wanted: Tunables, *, reason: str, author: s
         reason=reason,
         author=author,
     )
+
+
+def _check_long_prompt_pool(name: str, pool: Pool) -> None:
+    others = others_of_its_model(pool)
+    if not name or name in others:
+        return
+    if not others:
+        raise InvalidValue("long_prompt_pool", name, f"empty, as no other pool serves {pool.model}")
+    raise InvalidValue("long_prompt_pool", name, f"empty, or another pool of {pool.model}: {', '.join(others)}")
 
 
 def _announce_on_commit(version: TunablesVersion, *, redis: Redis) -> None:

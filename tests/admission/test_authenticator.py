@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Collection
 
 import pytest
 from django.db import OperationalError
@@ -20,42 +20,15 @@ from serving.admission.keys import KeyText, make_key
 from serving.admission.models import ApiKey
 from serving.admission.principals import KnownKey, read_known_key
 from serving.admission.quotas import change_quotas
-from serving.admission.services import create_key, note_key_uses, revoke_key
+from serving.admission.services import add_key, create_key, note_key_uses, revoke_key
 from serving.admission.tenants import change_tenant
 from serving.contracts import keys
 from serving.contracts.errors import InvalidKey, Unavailable
 from serving.threads import in_thread
+from tests.admission.conftest import Clock, bearer
 
 pytestmark = pytest.mark.django_db(transaction=True)
 UNREACHABLE = "unix:///nonexistent/valkey.sock"
-
-
-class Clock:
-    """A monotonic clock that stands still until a test moves it."""
-
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def blocking_redis(valkey: str) -> Iterator[BlockingRedis]:
-    with BlockingRedis.from_url(valkey) as client:
-        yield client
-
-
-@pytest.fixture
-async def redis(valkey: str) -> AsyncIterator[Redis]:
-    client = Redis.from_url(valkey)
-    yield client
-    await client.aclose()
 
 
 @pytest.fixture
@@ -76,15 +49,6 @@ async def authenticator(redis: Redis, clock: Clock, reads: list[str]) -> AsyncIt
     made = Authenticator(redis, monotonic=clock)
     yield made
     await made.close()
-
-
-@pytest.fixture
-async def key(transactional_db: None) -> KeyText:
-    return await in_thread(create_key, "acme")
-
-
-def bearer(key: KeyText) -> str:
-    return f"Bearer {key.text}"
 
 
 async def test_a_key_is_read_once_while_nothing_changes(
@@ -135,14 +99,45 @@ async def test_a_disabled_tenants_keys_open_nothing_from_then_on(
     assert (await authenticator.authenticate(bearer(key))).tenant == "acme"
 
 
-async def test_failures_are_not_remembered(authenticator: Authenticator, key: KeyText, reads: list[str]) -> None:
-    unknown = make_key()
-    for _ in range(2):
+async def test_a_key_that_opens_nothing_is_looked_up_once_while_nothing_changes(
+    authenticator: Authenticator,
+    key: KeyText,
+    reads: list[str],
+    blocking_redis: BlockingRedis,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made_up = make_key()
+    for at_the_door in (False, True, True, False):
         with pytest.raises(InvalidKey):
-            await authenticator.authenticate(bearer(unknown))
-    assert reads == [unknown.prefix] * 2
+            await authenticator.authenticate(bearer(made_up), at_the_door=at_the_door)
+    assert reads == [made_up.prefix]
+    tenant_id = (await authenticator.authenticate(bearer(key))).tenant_id
+    monkeypatch.setattr("serving.admission.services.make_key", lambda: made_up)
+    await in_thread(add_key, tenant_id, author="tests", redis=blocking_redis, scopes=["generate"])
+    assert (await authenticator.authenticate(bearer(made_up), at_the_door=True)).tenant == "acme"
+
+
+async def test_what_became_valid_untold_opens_once_what_is_remembered_has_grown_old(
+    authenticator: Authenticator, key: KeyText, clock: Clock
+) -> None:
+    unknown = make_key()
+    with pytest.raises(InvalidKey):
+        await authenticator.authenticate(bearer(unknown))
     await ApiKey.objects.filter(prefix=key.prefix).aupdate(prefix=unknown.prefix, digest=unknown.digest)
+    clock.seconds += module.LIFE_SECONDS
     assert (await authenticator.authenticate(bearer(unknown))).tenant == "acme"
+
+
+async def test_one_made_up_key_sent_many_times_at_once_is_looked_up_once(
+    authenticator: Authenticator, reads: list[str], transactional_db: None
+) -> None:
+    made_up = make_key()
+    answers = await asyncio.gather(
+        *[authenticator.authenticate(bearer(made_up)) for _ in range(50)], return_exceptions=True
+    )
+    assert {type(answer) for answer in answers} == {InvalidKey}
+    # Those in the first few turns may not have heard of each other.
+    assert 1 <= len(reads) <= 4
 
 
 async def test_a_wrong_secret_does_not_open_what_is_remembered(authenticator: Authenticator, key: KeyText) -> None:

@@ -14,6 +14,9 @@ ROOT = HERE.parents[1]
 FILES = (
     "tests/admission/test_keys.py",
     "tests/admission/test_tenants.py",
+    "tests/admission/test_tenant_pools.py",
+    "tests/admission/test_tenant_conflicts.py",
+    "tests/admission/test_overview.py",
     "tests/admission/test_migrations.py",
     "tests/admission/test_usage.py",
     "tests/admission/test_authenticator.py",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 from hypothesis import given
@@ -20,13 +19,6 @@ from serving.contracts.ids import PoolName
 from serving.contracts.tunables import Tunables
 
 POOL = PoolName("default")
-
-
-@pytest.fixture
-async def redis(valkey: str) -> AsyncIterator[Redis]:
-    client = Redis.from_url(valkey)
-    yield client
-    await client.aclose()
 
 
 @pytest.fixture

@@ -14,12 +14,14 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 from redis import Redis
 
+from serving.admission import selectors
 from serving.admission.keys import SCOPES, KeyText, make_key, read_bearer
 from serving.admission.models import ApiKey, Tenant
-from serving.admission.principals import find_principal, principal_if_it_opens, read_known_key
+from serving.admission.principals import principal_if_it_opens, read_known_key
 from serving.admission.services import add_key, create_key, revoke_key
 from serving.admission.tenants import create_tenant
 from serving.contracts.errors import InvalidKey, InvalidValue, KeyNotFound, PermissionDenied, TenantNotFound
+from tests.admission.opening import open_with
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -58,12 +60,12 @@ def test_keys_differ_and_are_read_back_from_a_header() -> None:
 def test_what_is_no_key_is_refused_before_the_database_is_asked(header: str | None) -> None:
     assert read_bearer(header) is None
     with pytest.raises(InvalidKey):
-        find_principal(header)
+        open_with(header)
 
 
 def test_key_opens_for_its_tenant_with_its_scopes() -> None:
     key = create_key("acme", label="first", scopes=["generate", "observe"])
-    principal = find_principal(f"bearer {key.text}")
+    principal = open_with(f"bearer {key.text}")
     assert (principal.tenant, principal.key_prefix) == ("acme", key.prefix)
     assert principal.tenant_id == Tenant.objects.get(name="acme").pk
     assert principal.scopes == {"generate", "observe"}
@@ -117,7 +119,7 @@ def test_digests_are_compared_in_constant_time_whether_the_prefix_is_known_or_no
     for presented in (wrong_secret, make_key()):
         compared.clear()
         with pytest.raises(InvalidKey):
-            find_principal(f"Bearer {presented.text}")
+            open_with(f"Bearer {presented.text}")
         ((one, other),) = compared
         assert (one, len(other)) == (presented.digest, 64)
 
@@ -135,7 +137,7 @@ def test_ended_keys_are_refused_and_never_named(caplog: pytest.LogCaptureFixture
     Tenant.objects.filter(name="closed").update(enabled=False)
     for key in (expired, revoked, disabled, make_key()):
         with pytest.raises(InvalidKey) as caught:
-            find_principal(f"Bearer {key.text}")
+            open_with(f"Bearer {key.text}")
         assert key.text not in str(caught.value)
         assert key.prefix not in str(caught.value)
         assert key.text not in caplog.text
@@ -143,7 +145,7 @@ def test_ended_keys_are_refused_and_never_named(caplog: pytest.LogCaptureFixture
 
 def test_future_expiry_lets_in() -> None:
     key = create_key("acme", expires_at=timezone.now() + datetime.timedelta(hours=1))
-    assert find_principal(f"Bearer {key.text}").tenant == "acme"
+    assert open_with(f"Bearer {key.text}").tenant == "acme"
 
 
 @pytest.mark.parametrize(
@@ -162,6 +164,7 @@ def test_senseless_keys_are_not_made(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidValue):
         create_key(wrong.pop("tenant", "acme"), **wrong)
     assert not ApiKey.objects.exists()
+    assert not Tenant.objects.exists()
 
 
 def test_keys_that_could_never_open_are_not_added(redis: Redis) -> None:
@@ -184,14 +187,20 @@ def test_a_key_is_revoked_under_its_own_tenant_alone(redis: Redis) -> None:
             revoke_key(mine.pk, wrong, author="tests", redis=redis)
     with pytest.raises(KeyNotFound):
         revoke_key(other.pk, stored.prefix, author="tests", redis=redis)
-    assert find_principal(f"Bearer {key.text}").tenant == "mine"
+    assert open_with(f"Bearer {key.text}").tenant == "mine"
 
 
 def test_command_prints_a_key_that_opens() -> None:
     output = io.StringIO()
     call_command("createkey", "acme", scopes="generate, operate", expires_days=1, stdout=output)
-    principal = find_principal(f"Bearer {output.getvalue().strip()}")
+    principal = open_with(f"Bearer {output.getvalue().strip()}")
     assert principal.scopes == {"generate", "operate"}
+    made, tenant_made = Tenant.objects.get(name="acme").audit_entries.all()
+    assert (made.action, made.author, made.key_prefix) == ("key made", "command line", principal.key_prefix)
+    assert made.changes["scopes"] == [None, ["generate", "operate"]]
+    assert (tenant_made.action, tenant_made.author, tenant_made.key_prefix) == ("tenant made", "command line", "")
+    call_command("createkey", "acme", stdout=io.StringIO())
+    assert [entry.action for entry in selectors.audit_entries(made.tenant)] == ["key made"] * 2 + ["tenant made"]
     with pytest.raises(CommandError, match="scopes"):
         call_command("createkey", "acme", scopes="all")
     assert set(SCOPES) == {"generate", "batch", "observe", "operate", "admin"}

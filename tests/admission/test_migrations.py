@@ -36,4 +36,5 @@ def test_tenants_of_the_first_release_keep_their_keys_and_may_send_every_priorit
     now = migrate(None)
     key = now.get_model("admission", "ApiKey").objects.select_related("tenant").get()
     assert (key.tenant.name, key.tenant.most_urgent, key.tenant.weight, key.last_used_at) == ("acme", -100, 1.0, None)
+    assert key.tenant.pools is None
     assert now.get_model("admission", "Tenant").objects.create(name="new").most_urgent == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 from hypothesis import given
@@ -70,13 +69,6 @@ def test_lateness_names_what_is_missed_most() -> None:
     seconds, words = lateness(prediction, tunables=patient, timeout_seconds=60) or (0, "")
     assert seconds == 6
     assert "max_queue_wait_ms is 4000" in words
-
-
-@pytest.fixture
-async def redis(valkey: str) -> AsyncIterator[Redis]:
-    client = Redis.from_url(valkey)
-    yield client
-    await client.aclose()
 
 
 def busy(predictor: Predictor, *, left_per_second: int = 2) -> None:

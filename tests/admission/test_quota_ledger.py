@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import AsyncIterator
 
 import pytest
 from redis import Redis as BlockingRedis
@@ -21,13 +20,6 @@ from serving.contracts.accounting import Spent
 from serving.contracts.errors import QuotaExceeded, QuotaSpent, Unavailable
 from serving.contracts.quotas import Quotas
 from tests.admission.quotas import Ledger, account_of, door_with, enter, sums
-
-
-@pytest.fixture
-async def redis(valkey: str) -> AsyncIterator[Redis]:
-    client = Redis.from_url(valkey)
-    yield client
-    await client.aclose()
 
 
 async def test_day_and_month_begin_with_what_the_ledger_has(redis: Redis) -> None:

@@ -31,6 +31,8 @@ from serving.contracts.tunables import Tunables
 from tests.admission.quota_model import DoorModel, Subject, Verdict
 from tests.engine.core.machines import run_machine
 
+pytestmark = pytest.mark.heavy
+
 POOL = PoolName("default")
 BOUNDS = Tunables(max_queue_requests=16, max_queue_tokens=500)
 TENANT, KEYS = "tenant:1", ("key:aa", "key:bb")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 from redis.asyncio import Redis
@@ -31,13 +31,6 @@ from tests.admission.quotas import (
 )
 
 IDLE = {"requests": 0, "tokens": 0, "open": 0, "day:tokens": 0, "month:tokens": 0}
-
-
-@pytest.fixture
-async def redis(valkey: str) -> AsyncIterator[Redis]:
-    client = Redis.from_url(valkey)
-    yield client
-    await client.aclose()
 
 
 @pytest.fixture

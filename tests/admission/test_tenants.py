@@ -13,7 +13,6 @@ from redis import Redis
 
 from serving.admission import selectors
 from serving.admission.models import Tenant
-from serving.admission.principals import find_principal
 from serving.admission.quotas import change_quotas, roll_back_quotas
 from serving.admission.services import add_key, revoke_key
 from serving.admission.tenants import change_tenant, create_tenant, ensure_tenant
@@ -28,6 +27,7 @@ from serving.contracts.errors import (
     UnknownField,
 )
 from serving.contracts.quotas import Quotas
+from tests.admission.opening import open_with
 
 pytestmark = pytest.mark.django_db(transaction=True)
 UNREACHABLE = Redis.from_url("unix:///nonexistent/valkey.sock")
@@ -184,13 +184,13 @@ def test_a_keys_quotas_are_its_own(tenant: Tenant, redis: Redis) -> None:
         stored.pk: (2, Quotas(tokens_per_day=5)),
         other.pk: (0, Quotas()),
     }
-    charges = find_principal(f"Bearer {key.text}").account.charges
+    charges = open_with(f"Bearer {key.text}").account.charges
     assert [(charge.subject, charge.quotas.tokens_per_day, charge.version) for charge in charges] == [
         (f"tenant:{tenant.pk}", 20, 1),
         (f"key:{stored.prefix}", 5, 2),
     ]
     roll_back_quotas(tenant.pk, 0, **WHO, redis=redis, key_prefix=stored.prefix)
-    (charge,) = find_principal(f"Bearer {key.text}").account.charges
+    (charge,) = open_with(f"Bearer {key.text}").account.charges
     assert charge.subject == f"tenant:{tenant.pk}"
     with pytest.raises(KeyNotFound):
         change_quotas(tenant.pk, {"tokens_per_day": 5}, **WHO, redis=redis, key_prefix="0" * 12)
@@ -199,7 +199,7 @@ def test_a_keys_quotas_are_its_own(tenant: Tenant, redis: Redis) -> None:
 def test_account_bears_weight_and_limit_of_priority(tenant: Tenant, redis: Redis) -> None:
     _, key = add_key(tenant.pk, **WHO, redis=redis, scopes=["generate"])
     change_tenant(tenant.pk, {"weight": 2.5, "most_urgent": -7}, **WHO, redis=redis)
-    account = find_principal(f"Bearer {key.text}", epoch="now").account
+    account = open_with(f"Bearer {key.text}", epoch="now").account
     assert (account.weight, account.most_urgent, account.epoch) == (2.5, -7, "now")
 
 

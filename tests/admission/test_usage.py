@@ -68,6 +68,7 @@ def test_what_a_tenant_that_is_gone_used_does_not_keep_others_from_the_ledger(te
     assert list(Usage.objects.values_list("tenant", "num_requests")) == [(tenant.pk, 1)]
 
 
+@pytest.mark.heavy
 def test_many_writers_and_a_long_reader_lose_nothing(tenant: Tenant) -> None:
     """C103: 16 writers that add to the same rows in several orders, beside one who reads all the while."""
     num_writers, num_rounds = 16, 20

@@ -6,7 +6,9 @@ import asyncio
 import dataclasses
 import datetime
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+import math
+import struct
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +40,15 @@ from serving.gateway.pools import PoolView
 from serving.gateway.stream import GenerationStream
 from serving.gateway.text.chat_template import ChatTemplate
 from serving.gateway.text.tokenizer import TextModel
+from serving.telemetry.exposition import Exposition
+from serving.telemetry.request_metrics import RequestMetrics
 from serving.threads import in_thread
 from serving.tuning.services import ensure_pool
 
 POOL = PoolName("default")
 MODEL = "tiny"
 CONTEXT = 512
+DIMENSIONS = 8
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'tool' and loop.first %}{{ raise_exception('a tool cannot speak first') }}"
     "{% endif %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}[{{ c.function.name }}]{% endfor %}"
@@ -53,8 +58,16 @@ TEMPLATE = (
 Script = Callable[[Generation], list[ChoiceDelta | DomainError]]
 
 
+def vector_of(prompt_ids: Sequence[int]) -> bytes:
+    """A vector of length 1, another for each set of tokens."""
+    counts = [1 + sum(token_id % DIMENSIONS == place for token_id in prompt_ids) for place in range(DIMENSIONS)]
+    return struct.pack(f"<{DIMENSIONS}f", *(count / math.hypot(*counts) for count in counts))
+
+
 def say_hello(generation: Generation) -> list[ChoiceDelta | DomainError]:
-    """Two pieces of text for each choice."""
+    """Two pieces of text for each choice, or an embedding."""
+    if generation.params[0].embeds:
+        return [ChoiceDelta(0, "", 0, "stop", embedding=vector_of(generation.prompt_ids))]
     pieces: list[ChoiceDelta | DomainError] = []
     for choice in range(len(generation.params)):
         pieces += [ChoiceDelta(choice, "Hello", 1), ChoiceDelta(choice, f" {choice}", 1, "stop")]
@@ -63,10 +76,12 @@ def say_hello(generation: Generation) -> list[ChoiceDelta | DomainError]:
 
 @dataclasses.dataclass
 class ScriptedGateway:
-    """A gateway without engines. With `holds`, requests wait until the test starts them itself."""
+    """A gateway without engines. With `holds`, requests wait until the test starts them itself. `others` are pools
+    beside `view`."""
 
     view: PoolView
     door: Door
+    others: list[PoolView] = dataclasses.field(default_factory=list)
     script: Script = say_hello
     holds: bool = False
     generations: list[Generation] = dataclasses.field(default_factory=list)
@@ -104,11 +119,8 @@ class ScriptedGateway:
     def keeps_waiting(self, pool: PoolName, tenant: str) -> bool:
         return any(generation.tenant == tenant for generation in self.generations)
 
-    def pool_of(self, model: str) -> PoolView | None:
-        return self.view if model == self.view.model else None
-
     def pools(self) -> list[PoolView]:
-        return [self.view]
+        return [self.view, *self.others]
 
     def change_view(self, **changes: Any) -> None:
         self.view = dataclasses.replace(self.view, **changes)
@@ -119,10 +131,15 @@ class ScriptedGateway:
 
 @dataclasses.dataclass
 class RecordingObserver:
-    """Keeps the outcomes that it is told of."""
+    """Keeps the outcomes that it is told of, and of which pool."""
 
     num_submitted: int = 0
     outcomes: list[str] = dataclasses.field(default_factory=list)
+    rejections: list[str] = dataclasses.field(default_factory=list)
+    pools: list[PoolName] = dataclasses.field(default_factory=list)
+
+    def rejected(self, code: str) -> None:
+        self.rejections.append(code)
 
     def submitted(self, pool: PoolName) -> None:
         self.num_submitted += 1
@@ -135,6 +152,7 @@ class RecordingObserver:
 
     def ended(self, pool: PoolName, *, outcome: str, **facts: Any) -> None:
         self.outcomes.append(outcome)
+        self.pools.append(pool)
 
 
 @dataclasses.dataclass
@@ -148,6 +166,7 @@ class ScriptedServices:
     door: Door
     chat_templates: dict[str, ChatTemplate]
     observer: RecordingObserver
+    exposition: Exposition
     drain: DrainState
     predictor: Predictor
     starter: Starter
@@ -165,7 +184,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.save(str(folder / "tokenizer.json"))
-    config = {"vocab_size": 256, "max_position_embeddings": CONTEXT, "eos_token_id": 0}
+    config = {"vocab_size": 256, "max_position_embeddings": CONTEXT, "eos_token_id": 0, "hidden_size": DIMENSIONS}
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
     return folder
@@ -183,7 +202,7 @@ async def services(valkey: str, model_folder: Path, text_model: TextModel) -> As
     redis, blocking = _connect_patiently(valkey), BlockingRedis.from_url(valkey)
     view = PoolView(name=POOL, text_model=text_model, tunables=Tunables(), max_model_len=CONTEXT, num_engines=1)
     door, observer, drain = Door(redis, spent_before=SpentBefore(_read_ledger)), RecordingObserver(), DrainState()
-    gateway, predictor = ScriptedGateway(view, door), Predictor(redis, [POOL])
+    gateway, predictor = ScriptedGateway(view, door), Predictor(redis, [POOL, PoolName("bulk"), PoolName("spare")])
     starter = Starter(gateway=gateway, door=door, observer=observer, drain=drain, predictor=predictor)
     chat_templates = {MODEL: ChatTemplate.load(model_folder)}
     authenticator = Authenticator(redis)
@@ -195,6 +214,7 @@ async def services(valkey: str, model_folder: Path, text_model: TextModel) -> As
         door=door,
         chat_templates=chat_templates,
         observer=observer,
+        exposition=Exposition(redis, requests=RequestMetrics({POOL: MODEL}), models={POOL: MODEL}),
         drain=drain,
         predictor=predictor,
         starter=starter,
@@ -296,9 +316,13 @@ class Connection:
     def has_answered(self) -> bool:
         return not self._outgoing.empty()
 
+    def go_away(self) -> None:
+        """The client closes its end."""
+        self._incoming.put_nowait({"type": "http.disconnect"})
+
     async def leave(self) -> None:
         """The client closes its end; returns when the application is done with it."""
-        self._incoming.put_nowait({"type": "http.disconnect"})
+        self.go_away()
         await asyncio.wait_for(self.task, 20)
 
 

@@ -8,7 +8,7 @@ from serving.contracts.messages import TokenLogprobs
 from serving.gateway.generation import ChoiceDelta, Generation
 from serving.gateway.logprobs import Candidate, PromptEntries, TokenEntry
 from serving.gateway.text.token_spelling import Spelling
-from tests.api.conftest import MODEL, ScriptedGateway
+from tests.api.conftest import MODEL, ScriptedGateway, say_hello
 
 QUESTION = [{"role": "user", "content": "Hi"}]
 CHAT: dict[str, Any] = {"model": MODEL, "messages": QUESTION}
@@ -30,9 +30,12 @@ CONTENT = [
 
 
 def let_tell(gateway: ScriptedGateway) -> None:
-    """Let it say "a€" to each request, the second character in three tokens, and end; and tell what is asked for."""
+    """Let it say "a€" to each request, the second character in three tokens, and end; and tell what is asked for.
+    Prompts are embedded."""
 
     def say(generation: Generation) -> list[Any]:
+        if generation.params[0].embeds:
+            return say_hello(generation)
         pieces: list[Any] = []
         for choice, params in enumerate(generation.params):
             count = params.num_logprobs

@@ -19,6 +19,7 @@ OPEN = {"/healthz", "/readyz", "/docs", "/openapi.json", "/", "/console", "/cons
 
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD"]
 OPENED_BY = {
+    "/metrics": {"observe", "operate"},
     "/ops/v1/tenants": {"admin"},
     "/ops/v1/pools": {"observe", "operate"},
     "/v1/models": {"generate", "observe", "operate"},

@@ -120,5 +120,17 @@ async def test_chunks_are_padded_for_nobody(client: httpx.AsyncClient) -> None:
         assert (await client.post("/v1/chat/completions", json=body)).status_code == status
 
 
+EMBEDDING_FIELDS = sorted(typing.get_type_hints(embedding_params.EmbeddingCreateParams))
+
+
 def test_every_parameter_of_embeddings_is_known() -> None:
-    assert set(typing.get_type_hints(embedding_params.EmbeddingCreateParams)) <= set(EmbeddingsRequest.model_fields)
+    assert set(EMBEDDING_FIELDS) <= set(EmbeddingsRequest.model_fields)
+
+
+@pytest.mark.parametrize("field", EMBEDDING_FIELDS)
+async def test_null_is_as_if_absent_for_every_optional_parameter_of_embeddings(
+    client: httpx.AsyncClient, field: str
+) -> None:
+    is_required = EmbeddingsRequest.model_fields[field].is_required()
+    answer = await client.post("/v1/embeddings", json={"model": MODEL, "input": "Hi", field: None})
+    assert answer.status_code == (400 if is_required else 200), answer.text

@@ -141,6 +141,7 @@ class Watch:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(120)
 async def test_what_exceeds_the_queue_is_refused_with_a_time_and_the_rest_is_served_whole(
     client: httpx.AsyncClient, services: ScriptedServices

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import time
 from typing import Any
 
 import pytest
 
+from serving.admission.accounts import Account, Charge
 from serving.admission.door import Weight
 from serving.api.context import Stream
 from serving.contracts import keys
@@ -17,14 +19,18 @@ from serving.contracts.errors import (
     DomainError,
     EngineFailure,
     InvalidValue,
+    PermissionDenied,
     PoolNotFound,
     QueueFull,
     QueueTimeout,
+    RateLimited,
     Unavailable,
 )
+from serving.contracts.quotas import Quotas
 from serving.contracts.tunables import Tunables
 from serving.gateway.generation import ChoiceDelta, Generation
 from tests.api.conftest import CONTEXT, POOL, ScriptedGateway, ScriptedServices
+from tests.api.pools import BULK, beside
 
 NUM_TEMPLATE_TOKENS = len("<user><assistant>")
 """The tokenizer has one token a byte."""
@@ -206,3 +212,45 @@ async def test_leaving_at_any_moment_leaves_no_permit(services: ScriptedServices
     assert await permits_in_use(services) == 0
     assert gateway.num_closed == len(gateway.streams)
     assert set(services.observer.outcomes) <= {"aborted"}
+
+
+async def test_prompts_go_on_the_consoles_account(services: ScriptedServices, gateway: ScriptedGateway) -> None:
+    account = Account(charges=(Charge("tenant:7", Quotas(tokens_per_minute=60)),), tenant_id=7, weight=2.5)
+
+    async def read_account() -> Account:
+        return account
+
+    services.prompter = dataclasses.replace(services.prompter, read_account=read_account)
+    async with contextlib.AsyncExitStack() as cleanup:
+        await ask(services, cleanup=cleanup)
+        with pytest.raises(RateLimited, match="tokens_per_minute is 60"):
+            await ask(services, cleanup=cleanup)
+    assert [permit.account for permit in gateway.permits] == [account]
+    assert gateway.generations[0].weight == 2.5
+
+
+async def test_an_account_that_may_not_be_used_starts_nothing(
+    services: ScriptedServices, gateway: ScriptedGateway
+) -> None:
+    async def read_account() -> Account:
+        raise PermissionDenied("switched off")
+
+    services.prompter = dataclasses.replace(services.prompter, read_account=read_account)
+    async with contextlib.AsyncExitStack() as cleanup:
+        with pytest.raises(PermissionDenied):
+            await ask(services, cleanup=cleanup)
+    assert gateway.generations == []
+
+
+async def test_asks_no_pool_that_its_tenant_may_not_use(services: ScriptedServices, gateway: ScriptedGateway) -> None:
+    async def read_account() -> Account:
+        return Account(tenant_id=7, pools=("bulk",))
+
+    prompter = dataclasses.replace(services.prompter, read_account=read_account)
+    services = dataclasses.replace(services, prompter=prompter)
+    async with contextlib.AsyncExitStack() as cleanup:
+        with pytest.raises(PermissionDenied, match="default"):
+            await ask(services, cleanup=cleanup)
+        gateway.others = [beside(gateway.view, BULK)]
+        await ask(services, cleanup=cleanup, pool=BULK)
+    assert [(generation.pool, generation.tenant) for generation in gateway.generations] == [(BULK, "tenant:7")]

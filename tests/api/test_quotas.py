@@ -277,6 +277,17 @@ async def test_more_urgent_than_the_tenant_may_be_is_refused(
     assert (await client.post(PATH, json={**COMPLETION, "priority": -5})).status_code == 200
 
 
+async def test_what_names_no_priority_has_the_most_urgent_that_it_may_have(
+    client: httpx.AsyncClient, gateway: ScriptedGateway
+) -> None:
+    await bound(client, most_urgent=5)
+    embedding = {"model": MODEL, "input": "a"}
+    for path, body in ((PATH, COMPLETION), ("/v1/chat/completions", CHAT), ("/v1/embeddings", embedding)):
+        await client.post(path, json=body)
+    assert [generation.priority for generation in gateway.generations] == [5, 5, 5]
+    assert error_of(await client.post(PATH, json={**COMPLETION, "priority": 0}), status=400)["param"] == "priority"
+
+
 async def test_tenants_weight_goes_with_the_request(client: httpx.AsyncClient, gateway: ScriptedGateway) -> None:
     await bound(client, weight=2.5)
     await client.post(PATH, json=COMPLETION)
@@ -310,6 +321,7 @@ async def test_tenant_that_is_disabled_while_known_here_is_refused_at_the_door(
 # --- bursts ---
 
 
+@pytest.mark.heavy
 async def test_burst_costs_no_more_tokenising_than_the_bound_lets_in(
     client: httpx.AsyncClient,
     services: ScriptedServices,

@@ -13,9 +13,11 @@ import pytest
 
 from serving.admission.accounts import Account, Charge
 from serving.admission.door import Door
+from serving.admission.estimates import PromptLength
 from serving.admission.permits import Permit, Weight
+from serving.api.entering import NewRequest, Output
 from serving.api.prompts import Prompt, plain_prompt
-from serving.api.starting import NewRequest, Output
+from serving.api.routing import Route
 from serving.contracts import keys
 from serving.contracts.errors import InvalidKey, InvalidValue, Unavailable
 from serving.contracts.ids import RequestId
@@ -31,11 +33,11 @@ def wish(services: ScriptedServices, account: Account, read: Callable[[], Accoun
 
     return NewRequest(
         request_id=RequestId("req_1"),
-        pool=services.gateway.view,
+        route=Route(services.gateway.view),
         tenant="tests",
-        prompts=[plain_prompt(services.gateway.view, "Hi")],
+        prompts=[plain_prompt(Route(services.gateway.view), "Hi")],
         num_choices=1,
-        params_for=lambda _: SamplingParams(max_tokens=8, seed=1),
+        params_for=lambda _, max_context_tokens: SamplingParams(max_tokens=8, seed=1),
         stop=(),
         arrived_at=time.monotonic(),
         output=Output(8, "max_tokens"),
@@ -91,7 +93,7 @@ class SlowPrompts:
 
     def wish(self, services: ScriptedServices) -> NewRequest:
         bounded = account("now", tokens_per_minute=1000)
-        prompts = [Prompt(3, functools.partial(self.tokenise, index)) for index in range(2)]
+        prompts = [Prompt(PromptLength(1, 3, 512), functools.partial(self.tokenise, index)) for index in range(2)]
         return dataclasses.replace(wish(services, bounded, lambda: bounded), prompts=prompts)
 
     async def tokenise(self, index: int) -> list[int]:

@@ -7,12 +7,16 @@ from typing import Any, cast
 import httpx
 import pytest
 from asgiref.sync import sync_to_async
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from serving.admission.services import create_key
 from serving.contracts import keys
 from serving.contracts.messages import AnnouncedTunables, decode_announced
 from serving.contracts.tunables import Tunables, describe
+from serving.threads import in_thread
+from serving.tuning.services import ensure_pool
 from tests.api.conftest import CONTEXT, MODEL, POOL, ScriptedServices
+from tests.api.envelope import error_of
 
 TUNABLES = f"/ops/v1/pools/{POOL}/tunables"
 
@@ -25,8 +29,23 @@ async def test_pools_are_listed(client: httpx.AsyncClient) -> None:
     assert (await client.get("/ops/v1/pools")).json() == {
         "data": [
             {"name": POOL, "model": MODEL, "tunables_version": 1, "num_engines": 1, "max_model_len": CONTEXT},
-        ]
+        ],
+        "rejected": {},
     }
+
+
+async def test_without_redis_pools_are_listed_and_what_needs_it_is_unavailable(
+    client: httpx.AsyncClient, services: ScriptedServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: Any, **__: Any) -> None:
+        raise RedisConnectionError("gone")
+
+    monkeypatch.setattr(services.redis, "hgetall", fail)
+    listed = await client.get("/ops/v1/pools")
+    assert listed.status_code == 200
+    assert listed.json()["rejected"] is None
+    error = error_of(await client.get(f"/ops/v1/pools/{POOL}/snapshot"), status=503)
+    assert error["code"] == "unavailable"
 
 
 async def test_tunables_come_with_all_that_a_form_needs(client: httpx.AsyncClient) -> None:
@@ -94,6 +113,18 @@ async def test_senseless_changes_are_refused_naming_field_value_and_bounds(
     assert response.json()["error"]["param"] == param
     assert all(word in response.json()["error"]["message"] for word in words)
     assert (await client.get(TUNABLES)).json()["version"] == 1
+
+
+async def test_a_pool_for_long_prompts_must_exist_and_serve_the_model(client: httpx.AsyncClient) -> None:
+    await in_thread(ensure_pool, "bulk", MODEL)
+    await in_thread(ensure_pool, "elsewhere", "another")
+    for wrong in (POOL, "nowhere", "elsewhere", "a b", "a\0b", "x" * 65, None, 1, ["bulk"]):
+        response = await patch(client, changes={"long_prompt_pool": wrong})
+        assert (response.status_code, response.json()["error"]["param"]) == (400, "long_prompt_pool")
+    assert "bulk" in (await patch(client, changes={"long_prompt_pool": "nowhere"})).json()["error"]["message"]
+    assert (await patch(client, changes={"long_prompt_pool": "bulk"})).json()["values"]["long_prompt_pool"] == "bulk"
+    spec = next(s for s in (await client.get(TUNABLES)).json()["tunables"] if s["name"] == "long_prompt_pool")
+    assert (spec["kind"], spec["default"], spec["effect"], spec["unit"]) == ("name", "", "next request", "")
 
 
 async def test_change_based_on_an_older_version_is_a_conflict(client: httpx.AsyncClient) -> None:

@@ -14,6 +14,8 @@ from serving.admission.services import create_key
 from serving.admission.usage import UsageRow, add_usage
 from serving.contracts.quotas import Quotas, quota_names
 from serving.threads import in_thread
+from serving.tuning.services import ensure_pool
+from tests.api.conftest import POOL, ScriptedServices
 from tests.api.tenancy import TENANTS, get, new_key, new_tenant, problem
 
 NO_QUOTAS = Quotas().as_dict()
@@ -27,6 +29,7 @@ async def test_a_tenant_is_made_read_listed_and_changed(client: httpx.AsyncClien
         "name": "acme",
         "weight": 2.0,
         "most_urgent": 0,
+        "pools": None,
         "enabled": True,
         "quotas": {**NO_QUOTAS, "requests_per_minute": 5},
         "quotas_version": 1,
@@ -71,6 +74,56 @@ async def test_every_quota_can_be_set_and_taken_away(client: httpx.AsyncClient) 
     assert (await client.patch(f"{TENANTS}/{made['id']}", json={"quotas": none})).json()["quotas"] == none
 
 
+async def test_pools_are_given_changed_and_taken_back(client: httpx.AsyncClient, services: ScriptedServices) -> None:
+    await in_thread(ensure_pool, "bulk", "another")
+    made = await new_tenant(client, pools=["bulk", POOL])
+    path = f"{TENANTS}/{made['id']}"
+    assert made["pools"] == ["bulk", POOL]
+    assert (await get(client, TENANTS))["data"][1]["pools"] == ["bulk", POOL]
+    key = await new_key(client, made)
+
+    async def at_the_door() -> Any:
+        # A door asks anew as soon as the epoch is another.
+        return (await services.authenticator.authenticate(f"Bearer {key['key']}")).account.pools
+
+    assert await at_the_door() == ("bulk", POOL)
+    for pools in ([POOL], None, ["bulk"]):
+        changed = await client.patch(path, json={"pools": pools, "reason": "a test"})
+        assert (changed.status_code, changed.json()) == (200, {**made, "pools": pools})
+        assert await at_the_door() == (None if pools is None else tuple(pools))
+    # Left out it stays, as all else does.
+    assert (await client.patch(path, json={"weight": 1})).json() == {**made, "pools": ["bulk"]}
+    assert (await client.patch(path, json={"name": None, "enabled": None})).json() == {**made, "pools": ["bulk"]}
+    audit = (await get(client, f"{path}/audit"))["data"]
+    assert [entry["changes"] for entry in audit if "pools" in entry["changes"]] == [
+        {"pools": [None, ["bulk"]]},
+        {"pools": [[POOL], None]},
+        {"pools": [["bulk", POOL], [POOL]]},
+        {"name": [None, "acme"], "pools": [None, ["bulk", POOL]]},
+    ]
+    assert (await new_tenant(client, "other", pools=None))["pools"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("nowhere", "'nowhere'"), ("a\0b", r"'a\x00b'"), ("x" * 10_000, "xxx…"), ("", "''")]
+)
+async def test_pools_that_do_not_exist_are_refused_with_those_that_do(
+    client: httpx.AsyncClient, name: str, told: str
+) -> None:
+    await in_thread(ensure_pool, "bulk", "another")
+    made = await new_tenant(client)
+    for response in (
+        await client.patch(f"{TENANTS}/{made['id']}", json={"pools": [POOL, name], "weight": 3}),
+        await client.post(TENANTS, json={"name": "other", "pools": [name]}),
+    ):
+        assert problem(response) == (400, "invalid_value", "pools")
+        message = response.json()["error"]["message"]
+        assert f"names of pools, of which there are: bulk, {POOL}, not [" in message
+        assert told in message
+    assert await get(client, f"{TENANTS}/{made['id']}") == made
+    assert len((await get(client, TENANTS))["data"]) == 2
+
+
 async def test_lists_come_in_pages(client: httpx.AsyncClient) -> None:
     for number in range(3):
         await new_tenant(client, f"tenant {number}")
@@ -108,6 +161,13 @@ async def test_a_name_that_is_taken_is_a_conflict(client: httpx.AsyncClient) -> 
         ({"name": "a", "most_urgent": -101}, "most_urgent", ["-101", "-100"]),
         ({"name": "a", "most_urgent": 1.5}, "most_urgent", ["1.5"]),
         ({"name": "a", "enabled": "yes"}, "enabled", ["true or false"]),
+        ({"name": "a", "pools": []}, "pools", ["1 to 16", "[]"]),
+        ({"name": "a", "pools": [POOL] * 2}, "pools", ["1 to 16", "twice"]),
+        ({"name": "a", "pools": [POOL] * 17}, "pools", ["1 to 16"]),
+        ({"name": "a", "pools": POOL}, "pools", ["a list of", POOL]),
+        ({"name": "a", "pools": [1]}, "pools", ["a list of", "1"]),
+        ({"name": "a", "pools": [None]}, "pools", ["a list of"]),
+        ({"name": "a", "pools": {POOL: 1}}, "pools", ["a list of"]),
         ({"name": "a", "quotas": []}, "quotas", ["quotas"]),
         ({"name": "a", "quotas": {"tokens_per_day": 0}}, "tokens_per_day", ["tokens_per_day", "0", "1 to"]),
         ({"name": "a", "quotas": {"tokens_per_day": True}}, "tokens_per_day", ["True"]),

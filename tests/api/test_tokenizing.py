@@ -1,19 +1,22 @@
-"""Texts to token ids and back, over HTTP; and embeddings, which nobody makes."""
+"""Texts to token ids and back, over HTTP."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
-from serving.api.tokenizing import Places
+from serving.api.places import Places
 from serving.contracts.errors import QueueFull
 from serving.gateway.text.tokenizer import TextModel
-from tests.api.conftest import CONTEXT, MODEL, ScriptedGateway
+from tests.api.conftest import CONTEXT, MODEL, POOL, Connection, ScriptedGateway, ScriptedServices
 from tests.api.envelope import error_of
+from tests.api.pools import waiting
 
 
 async def test_prompt_becomes_the_ids_that_a_completion_computes_and_comes_back(
@@ -101,7 +104,7 @@ async def test_ids_that_are_no_token_within_the_vocabulary_are_refused(
 
 @pytest.mark.parametrize(
     ("path", "fields"),
-    [("/tokenize", {"prompt": "a"}), ("/detokenize", {"tokens": [1]}), ("/v1/embeddings", {"input": "a"})],
+    [("/tokenize", {"prompt": "a"}), ("/detokenize", {"tokens": [1]})],
 )
 async def test_models_that_do_not_exist_are_not_found(
     client: httpx.AsyncClient, path: str, fields: dict[str, Any]
@@ -110,25 +113,138 @@ async def test_models_that_do_not_exist_are_not_found(
     assert error["code"] == "model_not_found"
 
 
-async def test_embeddings_are_refused_by_the_models_name(sdk: openai.AsyncOpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match=f"{MODEL}.*makes no embeddings") as refusal:
-        await sdk.embeddings.create(model=MODEL, input=["a", "b"], dimensions=8)
-    assert refusal.value.param == "model"
+class Clock:
+    """A monotonic clock that stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
 
 
-async def test_more_texts_than_have_a_place_are_refused_until_one_is_free() -> None:
+def refusal_of(places: Places, tenant_id: int) -> QueueFull:
+    with pytest.raises(QueueFull) as refusal, places.take(tenant_id):
+        raise AssertionError("there was a place")
+    return refusal.value
+
+
+def test_more_texts_than_have_a_place_are_refused_until_one_is_free() -> None:
     places = Places(max_at_once=2)
-
-    async def stay(until: asyncio.Event) -> None:
-        with places.take():
-            await until.wait()
-
-    leaving = asyncio.Event()
-    staying = [asyncio.create_task(stay(leaving)) for _ in range(2)]
-    await asyncio.sleep(0)
-    with pytest.raises(QueueFull), places.take():
-        raise AssertionError("there was a third place")
-    leaving.set()
-    await asyncio.gather(*staying)
-    with places.take():
+    with contextlib.ExitStack() as first, places.take(2):
+        first.enter_context(places.take(1))
+        refusal_of(places, 3)
+        first.close()
+        with places.take(3):
+            refusal_of(places, 1)
+    with places.take(1):
         pass
+
+
+def test_one_tenant_cannot_keep_all_places() -> None:
+    places = Places(max_at_once=3, max_of_tenant=2)
+    with places.take(1), places.take(1):
+        assert "of the tenant" in refusal_of(places, 1).message
+        with places.take(2):
+            refusal_of(places, 2)
+    with places.take(1):
+        pass
+
+
+def test_who_finds_no_place_is_told_how_long_a_text_takes() -> None:
+    clock = Clock()
+    places = Places(max_at_once=1, monotonic=clock)
+    with places.take(1):
+        assert refusal_of(places, 2).retry_after_seconds == 1
+        clock.seconds += 4
+    with places.take(1):
+        assert refusal_of(places, 2).retry_after_seconds == 4
+        clock.seconds += 9
+    with places.take(1):
+        assert refusal_of(places, 2).retry_after_seconds == 5
+
+
+async def test_a_text_that_finds_no_place_is_counted_by_its_reason(
+    client: httpx.AsyncClient, services: ScriptedServices
+) -> None:
+    arrived, may_go_on = asyncio.Event(), asyncio.Event()
+    arrivals = 0
+
+    async def encode_slowly(*_: Any, **__: Any) -> list[int]:
+        nonlocal arrivals
+        arrivals += 1
+        if arrivals == 2:
+            arrived.set()
+        await may_go_on.wait()
+        return [1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TextModel, "encode_async", encode_slowly)
+        body = {"model": MODEL, "prompt": "a"}
+        first = [asyncio.create_task(client.post("/tokenize", json=body)) for _ in range(2)]
+        await asyncio.wait_for(arrived.wait(), 20)
+        third = await client.post("/tokenize", json=body)
+        may_go_on.set()
+        assert [answer.status_code for answer in await asyncio.gather(*first)] == [200, 200]
+    assert error_of(third, status=429)["code"] == "queue_full"
+    assert third.headers["retry-after"] == "1"
+    assert services.observer.rejections == ["queue_full"]
+
+
+async def test_who_leaves_keeps_the_place_as_long_as_the_text_is_tokenised(
+    client: httpx.AsyncClient, connect: Callable[[str, dict[str, Any]], Connection], encoding: SlowEncoding
+) -> None:
+    body = {"model": MODEL, "prompt": "a" * 5000}
+    for _ in range(2):
+        leaving = connect("/tokenize", body)
+        await encoding.has_begun()
+        leaving.go_away()
+    refused = await client.post("/tokenize", json=body)
+    assert error_of(refused, status=429)["code"] == "queue_full"
+    encoding.may_end.set()
+
+
+async def test_who_leaves_keeps_the_permit_as_long_as_the_prompt_is_tokenised(
+    client: httpx.AsyncClient,
+    services: ScriptedServices,
+    connect: Callable[[str, dict[str, Any]], Connection],
+    encoding: SlowEncoding,
+) -> None:
+    leaving = connect("/v1/completions", {"model": MODEL, "prompt": "a" * 5000})
+    await encoding.has_begun()
+    leaving.go_away()
+    for _ in range(20):
+        await asyncio.sleep(0.01)
+    assert await waiting(services, POOL) == 1
+    encoding.may_end.set()
+    await asyncio.wait_for(leaving.task, 20)
+    assert await waiting(services, POOL) == 0
+    assert services.observer.outcomes == ["aborted"]
+
+
+class SlowEncoding:
+    """Texts whose tokenising has begun wait, on their threads, until they may end."""
+
+    def __init__(self) -> None:
+        self._begun = threading.Semaphore(0)
+        self.may_end = threading.Event()
+
+    def wait(self) -> None:
+        self._begun.release()
+        self.may_end.wait(20)
+
+    async def has_begun(self) -> None:
+        assert await asyncio.to_thread(self._begun.acquire, timeout=20)
+
+
+@pytest.fixture
+def encoding(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowEncoding]:
+    slow, encode = SlowEncoding(), TextModel.encode
+
+    def encode_slowly(model: TextModel, text: str, **options: Any) -> list[int]:
+        slow.wait()
+        return encode(model, text, **options)
+
+    monkeypatch.setattr(TextModel, "encode", encode_slowly)
+    yield slow
+    slow.may_end.set()

@@ -104,6 +104,7 @@ def test_only_api_and_console_use_djangos_http() -> None:
     assert users == []
 
 
+@pytest.mark.heavy
 def test_an_engine_process_does_not_load_what_only_importing_a_model_needs() -> None:
     code = (
         "import sys, serving.engine.model_runner, serving.worker.lifecycle;"

@@ -76,6 +76,7 @@ def test_every_command_gives_all_engines_the_same_batch_and_loopback_alone(place
             assert "4321" in commands[-1].arguments
 
 
+@pytest.mark.heavy
 def test_a_wrong_workload_is_refused_before_anything_starts() -> None:
     command = [sys.executable, "-m", "tests.bench", "--workloads", "w9"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)

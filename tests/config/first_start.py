@@ -12,9 +12,9 @@ django.setup()
 from django.contrib.auth import authenticate, get_user_model  # noqa: E402
 from django.contrib.auth.models import Group  # noqa: E402
 
-from serving.admission.principals import find_principal  # noqa: E402
 from serving.config.bootstrap import first_run_file, prepare_database  # noqa: E402
-from serving.tuning.selectors import current_tunables, pool_names  # noqa: E402
+from serving.tuning.selectors import current_tunables, pool_names, pools  # noqa: E402
+from tests.admission.opening import open_with  # noqa: E402
 
 
 def main() -> None:
@@ -22,7 +22,7 @@ def main() -> None:
     was_first = prepare_database(said.append, with_accounts=True)
     content = json.loads(first_run_file().read_text())
     operator = authenticate(username=content["username"], password=content["password"])
-    principal = find_principal(f"Bearer {content['api_key']}")
+    principal = open_with(f"Bearer {content['api_key']}")
     print(
         json.dumps(
             {
@@ -35,6 +35,7 @@ def main() -> None:
                 "most_urgent": principal.account.most_urgent,
                 "roles": sorted(Group.objects.values_list("name", flat=True)),
                 "pools": pool_names(),
+                "models": {pool.name: pool.model for pool in pools()},
                 "version": current_tunables("default").version,
             }
         )

@@ -13,6 +13,8 @@ import pytest
 
 from serving.config.frontend import VENDORED, WHEEL
 
+pytestmark = pytest.mark.waits
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGE_FILES = ("package.json", "package-lock.json", ".npmrc", "constraints.txt")
 PIN = next(line for line in (REPOSITORY / "constraints.txt").read_text().splitlines() if line.startswith(WHEEL))

@@ -25,8 +25,10 @@ UNREACHABLE_DATABASE = "postgresql://footplate:hush@127.0.0.1:1/footplate"
 
 
 def environment(home: Path, **variables: str) -> dict[str, str]:
-    unset = {"REDIS_URL", "DATABASE_URL", "HOST", "PORT", "FOOTPLATE_MODEL", "DJANGO_SETTINGS_MODULE"}
-    inherited = {name: value for name, value in os.environ.items() if name not in unset}
+    unset = {"REDIS_URL", "DATABASE_URL", "HOST", "PORT", "DJANGO_SETTINGS_MODULE"}
+    inherited = {
+        name: value for name, value in os.environ.items() if name not in unset and not name.startswith("FOOTPLATE_")
+    }
     return {**inherited, "FOOTPLATE_HOME": str(home), "PYTHONPATH": str(ROOT), "PORT": str(free_port()), **variables}
 
 
@@ -93,7 +95,19 @@ def test_says_that_the_port_is_taken(tmp_path: Path) -> None:
 @pytest.mark.stack
 def test_says_that_the_model_is_missing(tmp_path: Path) -> None:
     done = serve(tmp_path, FOOTPLATE_MODEL=str(tmp_path / "nowhere"))
-    assert_one_line(done, "FOOTPLATE_MODEL", "nowhere")
+    assert_one_line(done, "FOOTPLATE_MODEL", "nowhere", "pool default")
+
+
+@pytest.mark.stack
+def test_says_which_pool_misses_its_model(tmp_path: Path, model: str) -> None:
+    done = serve(tmp_path, FOOTPLATE_MODEL=model, FOOTPLATE_POOLS=f"chat; bulk model={tmp_path / 'nowhere'}")
+    assert_one_line(done, "the model of pool bulk", "nowhere, is no model folder", "FOOTPLATE_POOLS")
+
+
+@pytest.mark.stack
+def test_says_that_a_pool_is_set_up_wrongly(tmp_path: Path) -> None:
+    done = serve(tmp_path, FOOTPLATE_POOLS="chat; bulk weights=int3")
+    assert_one_line(done, "FOOTPLATE_POOLS: weights of pool bulk must be one of", "not 'int3'")
 
 
 @pytest.mark.stack
@@ -150,6 +164,17 @@ def test_a_first_start_makes_operator_key_and_pool_once(
     assert (second["was_first"], second["said"]) == (False, [])
     assert second["content"] == first["content"]
     assert (second["version"], second["num_users"]) == (1, 1)
+
+
+@pytest.mark.stack
+def test_every_start_makes_the_pools_that_are_missing_and_keeps_the_others(tmp_path: Path) -> None:
+    assert first_start(tmp_path)["pools"] == ["default"]
+    assert first_start(tmp_path, FOOTPLATE_POOLS="default; bulk model=/models/other")["pools"] == ["bulk", "default"]
+    last = first_start(tmp_path, FOOTPLATE_POOLS="bulk")
+    assert (last["pools"], last["models"]) == (
+        ["bulk", "default"],
+        {"default": "SmolLM2-135M-Instruct", "bulk": "SmolLM2-135M-Instruct"},
+    )
 
 
 @pytest.mark.parametrize(

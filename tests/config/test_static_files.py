@@ -18,6 +18,8 @@ from serving.config import bootstrap, static_files
 from serving.config.bootstrap import StartProblem
 from serving.config.static_server import StaticFiles
 
+pytestmark = pytest.mark.waits
+
 STORAGES = settings.STORAGES | {"staticfiles": {"BACKEND": "serving.config.static_files.HashedStaticFiles"}}
 OWN_TREE = "django.contrib.staticfiles.finders.FileSystemFinder"
 HASHED = re.compile(r"\.[0-9a-f]{12}\.\w+$")

@@ -16,6 +16,8 @@ import pytest
 from serving.config.child import MAX_LOG_BYTES, Backoff, Child, ChildSpec
 from serving.config.supervisor import ChildCannotStart, Supervisor
 
+pytestmark = pytest.mark.waits
+
 ROOT = Path(__file__).resolve().parents[2]
 TOY = ROOT / "tests" / "config" / "toy_supervisor.py"
 FOREVER = "while true; do sleep 0.05; done"

@@ -7,6 +7,7 @@ import json
 import signal
 import time
 from collections.abc import Callable, Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,31 @@ def test_a_request_that_trickles_in_is_refused(web: ToyWeb, start: bytes) -> Non
     with web.connect() as connection:
         connection.sendall(start)
         assert_refused(read_answer(connection), 408, "request_timeout")
+
+
+def test_what_the_server_refuses_itself_is_told_to_the_application(tmp_path: Path) -> None:
+    with toy_web(tmp_path) as web:
+        web.exchange(*announced(3 * MEGABYTE))
+        web.exchange(b"nonsense\r\n\r\n")
+        web.exchange(b"GET /echo HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert web.events() == ["refused: request_too_large", "refused: bad_request"]
+
+
+@pytest.mark.parametrize("status", [200, 400, 401, 403, 404, 405, 408, 409, 413, 415, 429, 500, 503])
+def test_every_status_has_its_standard_phrase(web: ToyWeb, status: int) -> None:
+    with web.connect() as connection:
+        connection.sendall(b"GET /status/%d HTTP/1.1\r\nHost: x\r\n\r\n" % status)
+        response = http.client.HTTPResponse(connection)
+        response.begin()
+        assert (response.status, response.reason) == (status, HTTPStatus(status).phrase)
+
+
+def test_a_head_that_is_refused_has_its_standard_phrase(web: ToyWeb) -> None:
+    with web.connect() as connection:
+        connection.sendall(b"GET /echo HTTP/1.1\r\nX-Large: " + b"y" * 20_000 + b"\r\n\r\n")
+        response = http.client.HTTPResponse(connection)
+        response.begin()
+        assert (response.status, response.reason) == (431, "Request Header Fields Too Large")
 
 
 def test_a_stream_may_last_longer_than_reading_a_request(web: ToyWeb) -> None:

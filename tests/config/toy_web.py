@@ -2,8 +2,8 @@
 
 Writes its port to FOLDER/port and what happens to FOLDER/events. Paths: `/echo` answers with the size of the body,
 `/stream` sends a line every 0.1 s until it is told to end, `/short` for 1.5 s, `/wait` answers nothing until the client
-goes, `/fail` raises, `/fail-late` raises after its first piece, `/rss` tells the process's memory, now and at most.
-Websockets: `toy_sockets.py`.
+goes, `/status/N` answers with that status, `/fail` raises, `/fail-late` raises after its first piece, `/rss` tells the
+process's memory, now and at most. Websockets: `toy_sockets.py`.
 """
 
 import asyncio
@@ -48,6 +48,9 @@ class Toy:
             body += len(message.get("body", b""))
             if not message.get("more_body"):
                 break
+        if scope["path"].startswith("/status/"):
+            await respond(send, int(scope["path"].removeprefix("/status/")), b"")
+            return
         handler = getattr(self, scope["path"].strip("/").replace("-", "_"), self.echo)
         await handler(body, receive, send)
 
@@ -111,7 +114,11 @@ def main() -> None:
     listener = open_listener("127.0.0.1", 0)
     port = listener.getsockname()[1]
     lifecycle = Lifecycle(
-        begin_drain=toy.begin_drain, end_requests=toy.end_requests, close=toy.close, drain_seconds=drain_seconds
+        begin_drain=toy.begin_drain,
+        end_requests=toy.end_requests,
+        close=toy.close,
+        drain_seconds=drain_seconds,
+        note_refusal=lambda code: toy.note(f"refused: {code}"),
     )
     bounds = HttpBounds(max_body_bytes=2_097_152, read_seconds=2.0, idle_seconds=3.0, linger_seconds=3.0)
     websocket_bounds = WebSocketBounds(

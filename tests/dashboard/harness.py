@@ -48,6 +48,7 @@ class Services:
     authenticator: Authenticator
     prompter: Any = None
     gateway: Any = dataclasses.field(default_factory=lambda: SimpleNamespace(refresh_pools=_do_nothing, pools=list))
+    observer: Any = dataclasses.field(default_factory=lambda: SimpleNamespace(rejected=lambda _code: None))
 
     async def publish(self, *sequences: int, pool: PoolName = POOL) -> None:
         """Broadcast frames of these numbers, as the monitor does."""
@@ -100,11 +101,11 @@ def frame_of(sequence: int, *, pool: PoolName = POOL) -> bytes:
     return encode_live(frame)
 
 
-def make_user(name: str, *, is_staff: bool = True, may_steer: bool = True) -> User:
+def make_user(name: str, *, is_staff: bool = True, may_steer: bool = True, may_prompt: bool = True) -> User:
     """A user with just these rights. Blocking."""
     user = User.objects.create_user(name, password=PASSWORD, is_staff=is_staff)
-    if may_steer:
-        user.user_permissions.add(Permission.objects.get(codename="add_tunablesversion"))
+    wanted = {"add_tunablesversion": may_steer, "add_usage": may_prompt}
+    user.user_permissions.set(Permission.objects.filter(codename__in=[code for code, has in wanted.items() if has]))
     return user
 
 

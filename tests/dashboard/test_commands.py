@@ -19,6 +19,7 @@ from serving.contracts.errors import StaleVersion
 from serving.contracts.messages import AnnouncedTunables, decode_announced
 from serving.contracts.tunables import Tunables
 from serving.tuning import selectors
+from serving.tuning.services import ensure_pool
 from tests.dashboard.conftest import OpenPage
 from tests.dashboard.harness import HOST, POOL, Closed, Page, Services, new_session
 from tests.dashboard.test_live import TICK, Clock, consumer_of
@@ -80,6 +81,28 @@ async def test_refusals_name_field_value_and_bounds(
     assert (answer["type"], answer["code"], answer["param"], answer["newer"]) == ("refused", code, param, [])
     assert all(word in answer["message"] for word in words)
     assert await current_version() == 1
+
+
+async def test_a_pool_for_long_prompts_must_exist_and_serve_the_model(page: Page) -> None:
+    await in_thread(ensure_pool)("bulk", "a-model")
+    await page.open()
+    refused = await page.ask(type="change", id=1, changes={"long_prompt_pool": "nowhere"}, based_on=1)
+    assert (refused["type"], refused["code"], refused["param"]) == ("refused", "invalid_value", "long_prompt_pool")
+    assert all(word in refused["message"] for word in ("long_prompt_pool", "nowhere", "a-model: bulk"))
+    stored = await page.ask(type="change", id=2, changes={"long_prompt_pool": "bulk"}, based_on=1)
+    assert (stored["type"], stored["version"]["changes"]) == ("stored", {"long_prompt_pool": ["", "bulk"]})
+
+
+async def test_a_version_from_before_a_tunable_existed_is_told_with_its_default(page: Page) -> None:
+    def forget() -> None:
+        version = selectors.current_version(POOL)
+        del version.values["long_prompt_pool"]
+        version.save()
+
+    await in_thread(forget)()
+    await page.open()
+    (version,) = (await page.ask(type="list_versions", id=1))["versions"]
+    assert version["values"] == Tunables().as_dict()
 
 
 @pytest.mark.parametrize("reason", ["x" * 501, "a\0b"])

@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
-FILES = ("test_commands.py", "test_pages.py", "test_sessions.py", "postgresql_only.py")
+FILES = (
+    "test_commands.py",
+    "test_pages.py",
+    "test_sessions.py",
+    "test_tenant_keys.py",
+    "test_tenant_list.py",
+    "test_tenant_quotas.py",
+    "test_tenant_usage.py",
+    "test_tenants.py",
+    "postgresql_only.py",
+)
 
 
 @pytest.mark.stack

@@ -63,10 +63,29 @@ async def test_live_page_has_a_lever_for_every_tunable(client: httpx.AsyncClient
         assert 'data-may-steer="true"' in response.text
 
 
+async def test_live_page_suggests_pools_of_its_model_for_long_prompts(client: httpx.AsyncClient) -> None:
+    for name, model in (("bulk", "a-model"), ("elsewhere", "another-model")):
+        await in_thread(ensure_pool)(name, model)
+    page = (await client.get(f"/console/pools/{POOL}/")).text
+    datalist = re.search(r'<datalist id="lever-long_prompt_pool-suggestions">(.*?)</datalist>', page)
+    assert datalist is not None
+    assert re.findall(r'value="([^"]+)"', datalist[1]) == ["bulk"]
+    assert 'list="lever-long_prompt_pool-suggestions"' in page
+
+
 async def test_live_page_of_a_viewer_says_so(application: Any) -> None:
     async with browser(application, await new_session("viewer", may_steer=False)) as client:
         assert 'data-may-steer="false"' in (await client.get("/console/")).text
         assert "roll-back" not in (await client.get(VERSIONS)).text
+
+
+async def test_live_page_has_a_prompt_box_for_those_who_may_ask(application: Any, client: httpx.AsyncClient) -> None:
+    assert 'id="prompt-form"' in (await client.get("/console/")).text
+    async with browser(application, await new_session("viewer", may_prompt=False)) as other:
+        page = (await other.get("/console/")).text
+    assert 'id="prompt-form"' not in page
+    assert 'data-prompt-url=""' in page
+    assert "You may watch, but not ask the model." in page
 
 
 async def test_live_page_opens_on_the_first_pool_and_leads_to_the_others(client: httpx.AsyncClient) -> None:

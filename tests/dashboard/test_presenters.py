@@ -50,9 +50,21 @@ def test_levers_say_what_a_control_needs() -> None:
     assert levers["max_queue_tokens"].high == "100000000"
 
 
+def test_a_lever_that_names_a_pool_suggests_those_that_would_do_and_no_other_lever_does() -> None:
+    groups = present_levers(describe(), pools=["bulk", "chat"])
+    suggesting = [lever for group in groups for lever in group.levers if lever.suggestions]
+    (lever,) = suggesting
+    assert (lever.name, lever.label, lever.kind) == ("long_prompt_pool", "Long prompt pool", "name")
+    assert (lever.bounds, lever.suggestions) == ("A pool's name, or empty", ("bulk", "chat"))
+    assert (lever.low, lever.high, lever.step, lever.unit, lever.choices) == ("", "", "", "", ())
+
+
 def test_versions_show_their_difference_with_units() -> None:
     newest, oldest = present_versions(
-        [Stored(2, {"max_running": [32, 1000], "kv_limit_ratio": [1.0, 0.5], "gone": ["a", "b"]}), Stored(1, {})],
+        [
+            Stored(2, {"max_running": [32, 1000], "kv_limit_ratio": [1.0, 0.5], "gone": ["a", "b"], "name": ["", "b"]}),
+            Stored(1, {}),
+        ],
         in_force=2,
     )
     shown = [(change.name, change.old, change.new, change.unit) for change in newest.changes]
@@ -60,6 +72,7 @@ def test_versions_show_their_difference_with_units() -> None:
         ("max_running", "32", "1,000", "sequences"),
         ("kv_limit_ratio", "1", "0.5", ""),
         ("gone", "a", "b", ""),
+        ("name", "(empty)", "b", ""),
     ]
     assert (newest.is_in_force, oldest.is_in_force, oldest.changes) == (True, False, ())
 

@@ -17,9 +17,13 @@ from serving.contracts.errors import (
     ContextLengthExceeded,
     DomainError,
     EngineFailure,
+    PermissionDenied,
     PoolNotFound,
     PredictedTooLate,
+    PromptTooLong,
     QueueFull,
+    QuotaSpent,
+    RateLimited,
     Unavailable,
 )
 from tests.dashboard.harness import HOST, ORIGIN, PATIENCE_SECONDS, POOL, Services, new_session
@@ -97,8 +101,12 @@ async def test_an_answer_comes_in_lines(application: Any, operator: str, prompte
     assert prompter.num_cleaned == 1
 
 
-async def test_whoever_may_watch_may_ask(application: Any, prompter: ScriptedPrompter) -> None:
-    assert (await ask(application, await new_session("viewer", may_steer=False))).status_code == 200
+async def test_to_ask_takes_a_permission_of_its_own(application: Any, prompter: ScriptedPrompter) -> None:
+    assert (await ask(application, await new_session("asker", may_steer=False))).status_code == 200
+    refused = await ask(application, await new_session("viewer", may_prompt=False))
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "permission_denied")
+    assert "not ask the model" in refused.json()["error"]["message"]
+    assert len(prompter.asked) == 1
 
 
 @pytest.mark.parametrize(
@@ -122,6 +130,10 @@ async def test_a_failure_after_the_beginning_is_the_last_line(
         (PoolNotFound("there is no pool"), 404),
         (QueueFull("full", retry_after_seconds=2.1), 429),
         (PredictedTooLate("late", retry_after_seconds=2.1), 429),
+        (RateLimited("too many", retry_after_seconds=2.1, is_final=False), 429),
+        (QuotaSpent("too much", retry_after_seconds=2.1, is_final=True), 429),
+        (PromptTooLong("too long"), 400),
+        (PermissionDenied("switched off"), 403),
         (Unavailable("no engine", retry_after_seconds=5), 503),
         (RuntimeError("a secret"), 500),
     ],

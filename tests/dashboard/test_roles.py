@@ -10,7 +10,7 @@ from django.contrib.auth import authenticate
 from django.contrib.auth.models import Group, Permission, User
 from django.core.management import CommandError, call_command
 
-from dashboard.permissions import may_administer, may_audit, may_steer, may_watch
+from dashboard.permissions import may_administer, may_audit, may_prompt, may_steer, may_watch
 from dashboard.roles import ROLES, create_console_user, ensure_roles
 from serving.contracts.errors import InvalidValue
 from tests.dashboard.harness import make_user
@@ -18,18 +18,18 @@ from tests.dashboard.harness import make_user
 pytestmark = pytest.mark.django_db
 
 
-def rights(user: Any) -> tuple[bool, bool, bool, bool]:
-    """Whether the user may watch, steer, administer and audit."""
-    return may_watch(user), may_steer(user), may_administer(user), may_audit(user)
+def rights(user: Any) -> tuple[bool, bool, bool, bool, bool]:
+    """Whether the user may watch, steer, ask the models, administer and audit."""
+    return may_watch(user), may_steer(user), may_prompt(user), may_administer(user), may_audit(user)
 
 
 @pytest.mark.parametrize(
     ("role", "expected"),
     [
-        ("viewer", (True, False, False, False)),
-        ("operator", (True, True, False, False)),
-        ("admin", (True, True, True, True)),
-        ("auditor", (True, False, False, True)),
+        ("viewer", (True, False, False, False, False)),
+        ("operator", (True, True, True, False, False)),
+        ("admin", (True, True, True, True, True)),
+        ("auditor", (True, False, False, False, True)),
     ],
 )
 def test_each_role_may_do_its_own_and_no_more(role: str, expected: tuple[bool, ...]) -> None:
@@ -38,15 +38,15 @@ def test_each_role_may_do_its_own_and_no_more(role: str, expected: tuple[bool, .
     user = User.objects.get(username="ann")
     assert rights(user) == expected
     user.is_staff = False
-    assert rights(user) == (False,) * 4
+    assert rights(user) == (False,) * 5
     user.is_staff, user.is_active = True, False
-    assert rights(user) == (False,) * 4
+    assert rights(user) == (False,) * 5
 
 
 def test_an_operator_without_a_role_watches_and_a_superuser_does_all() -> None:
     ensure_roles()
-    assert rights(make_user("ben", may_steer=False)) == (True, False, False, False)
-    assert rights(User.objects.create_superuser("root", password="a-long-password")) == (True,) * 4
+    assert rights(make_user("ben", may_steer=False, may_prompt=False)) == (True, False, False, False, False)
+    assert rights(User.objects.create_superuser("root", password="a-long-password")) == (True,) * 5
 
 
 def test_roles_are_made_once_and_kept_to_what_they_mean() -> None:
@@ -58,9 +58,9 @@ def test_roles_are_made_once_and_kept_to_what_they_mean() -> None:
     own.permissions.add(Permission.objects.get(codename="add_tunablesversion"))
     ensure_roles()
     assert set(Group.objects.values_list("name", flat=True)) == {*ROLES, "night shift"}
-    assert rights(User.objects.get(username="ann")) == (True, False, False, False)
+    assert rights(User.objects.get(username="ann")) == (True, False, False, False, False)
     User.objects.get(username="ann").groups.add(own)
-    assert rights(User.objects.get(username="ann")) == (True, True, False, False)
+    assert rights(User.objects.get(username="ann")) == (True, True, False, False, False)
 
 
 def test_command_makes_a_user_who_can_sign_in() -> None:
@@ -69,7 +69,7 @@ def test_command_makes_a_user_who_can_sign_in() -> None:
     call_command("createuser", "ann", role="auditor", stdout=output)
     user = authenticate(username="ann", password=output.getvalue().strip())
     assert user is not None
-    assert rights(user) == (True, False, False, True)
+    assert rights(user) == (True, False, False, False, True)
     with pytest.raises(CommandError, match="no user has yet"):
         call_command("createuser", "ann", role="viewer")
     with pytest.raises(CommandError, match="role"):

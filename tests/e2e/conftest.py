@@ -52,6 +52,18 @@ def own_stack(tmp_path: Path, default_model: Path, prepared_home: Path) -> Itera
         stack.kill()
 
 
+@pytest.fixture(scope="module")
+def two_pools(tmp_path_factory: pytest.TempPathFactory, default_model: Path) -> Iterator[Stack]:
+    """A stack with the pools `chat` and `bulk` over one model, of which `bulk` has the smaller KV cache.
+
+    A module's tests share it; each leaves both idle, with their tunables as they were.
+    """
+    pools = {"FOOTPLATE_POOLS": "chat; bulk kv_cache_mb=48 threads=1", "FOOTPLATE_KV_CACHE_MB": "96"}
+    stack = Stack.over(tmp_path_factory.mktemp("pools"), default_model, **pools).start()
+    yield stack
+    assert stack.stop() == 0
+
+
 @pytest.fixture
 def client(stack: Stack) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{stack.url}/v1", api_key=stack.first_run["api_key"], max_retries=0) as client:

@@ -79,7 +79,8 @@ class Stack:
             assert self.process is not None
             assert self.process.poll() is None, f"serve has ended:\n{self.output()}"
             try:
-                if httpx.get(f"{self.url}/readyz", timeout=5).status_code == 200:
+                answer = httpx.get(f"{self.url}/readyz", timeout=5)
+                if answer.status_code == 200 and not answer.json()["reasons"]:
                     return
             except httpx.TransportError:
                 pass
@@ -126,14 +127,14 @@ class Stack:
     def pid_of(self, command: str) -> int:
         return next(pid for name, pid in self.pids().items() if command in name)
 
-    def snapshot(self) -> dict[str, Any]:
-        answer = httpx.get(f"{self.url}/ops/v1/pools/default/snapshot", headers=self.headers, timeout=30)
+    def snapshot(self, pool: str = "default") -> dict[str, Any]:
+        answer = httpx.get(f"{self.url}/ops/v1/pools/{pool}/snapshot", headers=self.headers, timeout=30)
         assert answer.status_code == 200, answer.text
         return dict(answer.json())
 
-    def tune(self, **changes: Any) -> dict[str, Any]:
+    def tune(self, *, pool: str = "default", **changes: Any) -> dict[str, Any]:
         answer = httpx.patch(
-            f"{self.url}/ops/v1/pools/default/tunables",
+            f"{self.url}/ops/v1/pools/{pool}/tunables",
             headers=self.headers,
             json={"changes": changes, "reason": "a test"},
             timeout=30,
@@ -141,17 +142,18 @@ class Stack:
         assert answer.status_code == 200, answer.text
         return dict(answer.json())
 
-    def wait_for(self, condition: Any, *, within_seconds: float = 60) -> dict[str, Any]:
-        """The first snapshot that meets `condition`."""
+    def wait_for(self, condition: Any, *, within_seconds: float = 60, pool: str = "default") -> dict[str, Any]:
+        """The first snapshot of the pool that meets `condition`."""
         deadline = time.monotonic() + within_seconds
-        while not condition(snapshot := self.snapshot()):
+        while not condition(snapshot := self.snapshot(pool)):
             assert time.monotonic() < deadline, f"never came true: {snapshot}"
             time.sleep(0.05)
         return snapshot
 
-    def wait_until_idle(self) -> dict[str, Any]:
+    def wait_until_idle(self, pool: str = "default") -> dict[str, Any]:
         return self.wait_for(
-            lambda s: s["num_running"] == s["num_waiting"] == s["kv_blocks_used"] == s["permits_requests"] == 0
+            lambda s: s["num_running"] == s["num_waiting"] == s["kv_blocks_used"] == s["permits_requests"] == 0,
+            pool=pool,
         )
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.e2e.browsing import Console
-from tests.e2e.stack import Stack
+from tests.e2e.stack import REPOSITORY, Stack
 
 pytestmark = [pytest.mark.stack, pytest.mark.model, pytest.mark.browser]
 
@@ -29,6 +31,21 @@ def page(stack: Stack, console_page: OpenConsole) -> Page:
     page = console_page(stack).page
     expect_live(page)
     return page
+
+
+@pytest.fixture
+def roomy_pool(stack: Stack) -> Iterator[str]:
+    """Another pool of the model, without engines."""
+    run_in_django(stack, "ensure_pool('roomy', find_pool('default').model)")
+    yield "roomy"
+    run_in_django(stack, "find_pool('roomy').delete()")
+
+
+def run_in_django(stack: Stack, code: str) -> None:
+    imports = "from serving.tuning.selectors import find_pool; from serving.tuning.services import ensure_pool"
+    environment = stack.environment | {"DJANGO_SETTINGS_MODULE": "serving.config.settings"}
+    command = [sys.executable, "-c", f"import django; django.setup(); {imports}; {code}"]
+    subprocess.run(command, cwd=REPOSITORY, env=environment, check=True)
 
 
 def expect_live(page: Page) -> None:
@@ -139,6 +156,42 @@ def test_a_conflict_keeps_the_focus_and_tells_its_age_and_can_be_given_a_reason(
     page.keyboard.press("Enter")
     expect(page.locator("#levers-heading")).to_be_focused()
     expect(page.locator("#lever-max_prefill_chunk")).to_have_value("192")
+
+
+def test_a_pool_is_named_by_keyboard_shown_in_every_window_and_refused_where_it_is_none(
+    stack: Stack, page: Page, console_page: OpenConsole, roomy_pool: str
+) -> None:
+    page.reload()
+    theirs = console_page(stack).page
+    for window in (page, theirs):
+        expect_live(window)
+    lever = page.locator("#lever-long_prompt_pool")
+    assert lever.evaluate("input => [...input.list.options].map(option => option.value)") == [roomy_pool]
+    lever.fill("no pool!")
+    expect(page.locator("#lever-long_prompt_pool-error")).to_contain_text("empty, or the name of a pool")
+    page.keyboard.press("Enter")
+    expect(lever).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(lever).to_have_value("")
+    expect(page.locator("[data-lever=long_prompt_pool]")).to_have_attribute("data-state", "confirmed")
+
+    lever.fill("nowhere")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    told = f"or another pool of SmolLM2-135M-Instruct: {roomy_pool}, not 'nowhere'"
+    expect(page.locator("#lever-long_prompt_pool-error")).to_contain_text(told, timeout=A_WHILE_MS)
+
+    lever.fill(roomy_pool)
+    expect(page.locator("#proposal-diff")).to_have_text(f"long_prompt_pool (empty) → {roomy_pool}")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    expect_applied(page)
+    for window in (page, theirs):
+        expect(window.locator("#lever-long_prompt_pool")).to_have_value(roomy_pool, timeout=A_WHILE_MS)
+        expect(window.locator("[data-lever=long_prompt_pool]")).to_have_attribute("data-state", "confirmed")
+    stack.tune(long_prompt_pool="")
+    for window in (page, theirs):
+        expect(window.locator("#lever-long_prompt_pool")).to_have_value("", timeout=A_WHILE_MS)
 
 
 def test_a_slider_follows_its_number_while_it_has_the_focus(page: Page) -> None:

@@ -9,9 +9,11 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.config.toys import wait_for
 from tests.e2e.browsing import Console
 from tests.e2e.load import load
 from tests.e2e.stack import Stack
@@ -218,6 +220,15 @@ def test_a_prompt_is_answered_as_it_is_computed_and_can_be_stopped(stack: Stack,
     page.locator("#prompt-stop").click()
     expect(page.locator("#prompt-send")).to_be_visible()
     stack.wait_until_idle()
+    tenants = httpx.get(f"{stack.url}/ops/v1/tenants", headers=stack.headers).json()["data"]
+    (console,) = [tenant["id"] for tenant in tenants if tenant["name"] == "console"]
+    wait_for(lambda: num_requests_of(stack, console) == 2)
+
+
+def num_requests_of(stack: Stack, tenant_id: int) -> int:
+    """How many of the tenant's requests the ledger knows of."""
+    usage = httpx.get(f"{stack.url}/ops/v1/tenants/{tenant_id}/usage", headers=stack.headers).json()
+    return sum(day["num_requests"] for day in usage["data"])
 
 
 def test_a_viewer_who_signs_out_elsewhere_is_told(stack: Stack, console_page: OpenConsole) -> None:

@@ -195,3 +195,4 @@ def test_other_methods_and_large_bodies_are_answered_in_the_error_envelope(stack
     too_large = httpx.post(url, headers=stack.headers, content=b"x" * 3_000_000)
     assert too_large.status_code == 413
     assert set(too_large.json()["error"]) == {"message", "type", "param", "code"}
+    stack.wait_for(lambda snapshot: snapshot["rejected"].keys() >= {"method_not_allowed", "request_too_large"})

@@ -143,9 +143,11 @@ def test_tools_are_refused_for_a_model_whose_template_knows_none(model: str) -> 
         )
 
 
-def test_embeddings_are_refused_by_name(model: str) -> None:
-    with pytest.raises(openai.BadRequestError, match="makes no embeddings"):
-        OpenAI().embeddings.create(model=model, input="Hi")
+def test_embeddings(model: str) -> None:
+    answer = OpenAI().embeddings.create(
+        model=model, input="The food was delicious and the waiter...", encoding_format="float"
+    )
+    assert sum(number * number for number in answer.data[0].embedding) == pytest.approx(1)
 
 
 def test_errors_retries_and_timeouts(model: str, stack: Stack) -> None:

@@ -13,6 +13,8 @@ from serving.engine.attention.base import AttentionBackend, AttentionChunk
 from serving.engine.kv_cache import BLOCK_SIZE, KVCache, KVCacheProblem, block_bytes, blocks_for
 from serving.engine.models.config import ModelConfig, RopeConfig
 
+pytestmark = pytest.mark.heavy
+
 _CONFIG = ModelConfig(
     architecture="LlamaForCausalLM",
     vocab_size=100,

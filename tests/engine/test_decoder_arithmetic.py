@@ -9,6 +9,8 @@ import torch
 
 from serving.engine.models.decoder import linear, rms_norm
 
+pytestmark = pytest.mark.heavy
+
 _NUM_ROWS = (2, 3, 7, 16, 17, 33, 64, 65, 130, 260)
 
 

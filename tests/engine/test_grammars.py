@@ -22,6 +22,8 @@ from tests.engine.driving import random_prompts, small_runner
 from tests.engine.grammar_tokens import EOS, VOCABULARY_SIZE, byte_grammars, text_of
 from tests.engine.playing import PLENTY, Answer, Answers, Playhouse, playhouse
 
+pytestmark = pytest.mark.heavy
+
 _SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {

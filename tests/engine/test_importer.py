@@ -17,6 +17,8 @@ from serving.engine.models.config import read_config
 from serving.engine.models.importer import ImportProblem, check_folder, import_model
 from serving.engine.models.problem import ModelFolderProblem
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture
 def source(tmp_path: Path, tiny_model: Callable[[str], Path]) -> Path:

@@ -24,6 +24,8 @@ from serving.engine.plan import MOST_READ_TOKENS, StepPlan, StepResult
 from serving.engine.sampling.sampler import Sampler
 from tests.engine.driving import Driven, Driver, greedy, random_prompts, sampling_chunk, small_runner
 
+pytestmark = pytest.mark.heavy
+
 TinyModel = Callable[[str], Path]
 VOCAB = 301
 _BLOCK_BYTES = 3 * 2 * 2 * 16 * 16 * 4

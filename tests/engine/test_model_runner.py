@@ -19,6 +19,8 @@ from serving.engine.models.decoder import Decoder
 from serving.engine.plan import StepPlan
 from tests.engine.driving import Driven, Driver, driven, greedy, random_prompts, small_runner
 
+pytestmark = pytest.mark.heavy
+
 TinyModel = Callable[[str], Path]
 
 

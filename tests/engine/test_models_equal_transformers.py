@@ -12,6 +12,8 @@ from transformers import AutoModelForCausalLM
 from tests.engine.driving import Driver, driven, greedy, random_prompts, small_runner
 from tests.engine.tiny_models import FAMILIES
 
+pytestmark = pytest.mark.heavy
+
 _PROMPTS = random_prompts([1, 7, 40, 270], vocab_size=301)
 _NUM_TOKENS = 24
 

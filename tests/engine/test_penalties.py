@@ -27,6 +27,8 @@ from serving.engine.sampling import penalties
 from serving.engine.sampling.sampler import Sampler
 from tests.engine.driving import sampling_chunk
 
+pytestmark = pytest.mark.heavy
+
 VOCAB = 40
 
 

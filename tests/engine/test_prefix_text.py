@@ -20,6 +20,8 @@ from serving.engine.model_runner import ModelRunner
 from serving.engine.models.config import read_config
 from tests.engine.driving import random_prompts
 
+pytestmark = pytest.mark.heavy
+
 TinyModel = Callable[[str], Path]
 Runners = tuple[ModelRunner, ModelRunner]
 VOCABULARY = 301

@@ -18,6 +18,8 @@ from serving.engine.sampling import filters, sampler, thresholds
 from serving.engine.sampling.sampler import Sampler
 from tests.engine.driving import sampling_chunk
 
+pytestmark = pytest.mark.heavy
+
 _EOS = 3
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import array
 import asyncio
 import dataclasses
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -39,6 +40,8 @@ class ScriptedRunner:
         self.scripts: dict[int, list[int]] = {}
         self.failing_seeds: set[int] = set()
         self.num_generated = 0
+        self.makes_none = False
+        """Whether it forgets embeddings."""
 
     def run(self, plan: StepPlan) -> StepResult:
         time.sleep(self.step_seconds)
@@ -52,6 +55,9 @@ class ScriptedRunner:
                 continue
             token_ids.append([self._next(chunk.params.seed, chunk.sample_index)] if chunk.samples else [])
         self.num_generated += sum(map(len, token_ids))
+        embedding = {index: chunk for index, chunk in enumerate(plan.chunks) if chunk.embeds}
+        seen = {index: [*(chunk.hidden_sum or ()), *chunk.token_ids] for index, chunk in embedding.items()}
+        ended = {index for index, chunk in embedding.items() if chunk.ends_embedding}
         return StepResult(
             token_ids,
             errors=errors,
@@ -65,11 +71,18 @@ class ScriptedRunner:
                 for index, chunk in enumerate(plan.chunks)
                 if chunk.params.num_prompt_logprobs is not None and chunk.sample_index == 0
             },
+            hidden_sums={index: token_ids for index, token_ids in seen.items() if index not in ended},
+            embeddings={} if self.makes_none else {index: embedding_of(seen[index]) for index in ended},
         )
 
     def _next(self, seed: int, index: int) -> int:
         script = self.scripts[seed]
         return script[index] if index < len(script) else next(iter(self.eos_token_ids))
+
+
+def embedding_of(prompt_ids: Sequence[int]) -> bytes:
+    """What the scripted runner makes of a prompt: its tokens, as numbers."""
+    return array.array("f", prompt_ids).tobytes()
 
 
 def logprob_of(token_id: int) -> TokenLogprobs:

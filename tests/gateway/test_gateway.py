@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from serving.admission.prediction import Predictor
 from serving.contracts import keys
-from serving.contracts.errors import ContextLengthExceeded, EngineFailure, QueueTimeout, Unavailable
+from serving.contracts.errors import ContextLengthExceeded, EngineFailure, NoEngine, QueueTimeout, Unavailable
 from serving.contracts.messages import AnnouncedTunables, encode
 from serving.contracts.tunables import Tunables
 from tests.gateway.harness import POOL, Harness, RunningWorker, eventually, read, read_until_error
@@ -319,6 +320,21 @@ async def test_streams_end_with_an_error_when_redis_stays_away(
         assert gateway.observer.outcomes == ["failed:unavailable"]
         with pytest.raises(Unavailable):
             await gateway.ask(1).started()
+
+
+async def test_who_lost_its_engine_for_good_is_told_when_one_is_expected(
+    start_worker: StartWorker, start_gateway: StartGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Predictor, "retry_after_seconds", lambda _self, _pool: 17.0)
+    running, gateway = start_worker(step_seconds=0.05), await start_gateway(failover_seconds=0.2)
+    running.runner.scripts[1] = gateway.tokens("word " * 900)
+    stream = gateway.ask(1, max_tokens=900)
+    await stream.started()
+    await asyncio.to_thread(running.leave)
+    _, error = await read_until_error(stream)
+    assert isinstance(error, NoEngine)
+    assert (error.code, error.retry_after_seconds) == ("unavailable", 17)
+    assert gateway.observer.outcomes == ["failed:unavailable"]
 
 
 async def test_stopping_the_gateway_ends_its_streams_with_an_error(harness: tuple[Harness, RunningWorker]) -> None:

@@ -51,6 +51,19 @@ test("the base stays that of the first edit", () => {
   assert.equal(proposal.base.number, 5);
 });
 
+test("a name is proposed, and one that is emptied again is no change", () => {
+  const spec = { ...specOf("mode"), name: "long_prompt_pool", kind: "name", default: "", choices: [] };
+  const newest = { number: 5, values: { ...DEFAULTS, long_prompt_pool: "" } };
+  const named = propose(NO_PROPOSAL, { spec, text: "bulk", newest });
+  assert.deepEqual(changesOf(named), [{ name: "long_prompt_pool", from: "", to: "bulk" }]);
+  assert.ok(canSend(named));
+  const wrong = propose(named, { spec, text: "bulk pool", newest });
+  assert.ok(!canSend(wrong));
+  const emptied = propose(wrong, { spec, text: "", newest });
+  assert.equal(emptied.phase, "idle");
+  assert.deepEqual([emptied.texts, emptied.errors], [{}, {}]);
+});
+
 test("an edit back to the base's value is no change", () => {
   const proposal = edit(edit(NO_PROPOSAL, "max_running", "8"), "max_running", "32");
   assert.equal(proposal.phase, "idle");

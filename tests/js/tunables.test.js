@@ -51,6 +51,21 @@ test("what reads like a number only to a machine is refused", () => {
   }
 });
 
+const POOL_SPEC = { ...specOf("mode"), name: "long_prompt_pool", kind: "name", default: "", choices: [] };
+
+test("a pool is named as pools are, or not at all", () => {
+  for (const text of ["", "bulk", "1", "-", "Bulk_2-a.b", "b".repeat(64)])
+    assert.deepEqual(parseValue(POOL_SPEC, ` ${text} `), { value: text });
+  for (const text of ["a b", ".a", "a/b", "ü", "b".repeat(65), "a\nb"])
+    assert.match(parseValue(POOL_SPEC, text).error, /^long_prompt_pool must be empty, or the name of a pool: /, text);
+});
+
+test("an error about a name is the server's", () => {
+  const bounds = "empty, or the name of a pool: 1 to 64 letters, digits, '_', '-' or, not first, '.'";
+  assert.equal(boundsOf(POOL_SPEC), bounds);
+  assert.equal(parseValue(POOL_SPEC, "a b").error, `long_prompt_pool must be ${bounds}, not 'a b'`);
+});
+
 test("a long text is quoted in part", () => {
   const { error } = parse("max_running", "x".repeat(5000));
   assert.ok(error.length < 140);

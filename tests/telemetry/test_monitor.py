@@ -22,6 +22,8 @@ from tests.telemetry.conftest import POOL, Clock, Consoles, snapshot
 from tests.telemetry.database import STORED, Database
 from tests.telemetry.server import Server
 
+pytestmark = pytest.mark.waits
+
 
 class RunningMonitor:
     """A monitor at work, until `stop`."""

@@ -90,6 +90,7 @@ def worst_error(frame: Frame, values: Values, *, beginning: int) -> float:
     return max(errors)
 
 
+@pytest.mark.heavy
 async def test_percentiles_from_five_processes_are_within_one_percent_over_every_window(
     redis: Redis, owners: list[subprocess.Popen[bytes]]
 ) -> None:

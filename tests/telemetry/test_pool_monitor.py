@@ -23,6 +23,8 @@ from serving.telemetry.selectors import pool_snapshot
 from tests.telemetry.actions import beat, read_frame
 from tests.telemetry.conftest import POOL, Clock, Consoles, snapshot
 
+pytestmark = pytest.mark.waits
+
 
 @pytest.fixture
 def monitor(redis: Redis, consoles: Consoles) -> PoolMonitor:

@@ -12,7 +12,7 @@
 
 namespace footplate {
 
-// out = rows / rms(rows) * weight. `size` is padded; padding is zero in rows and weight.
+// row / rms(row) * weight. `size` is padded; padding is zero in row and weight.
 inline __m512 inverse_rms(const float *row, int64_t size, int64_t padded_size, float eps) {
     __m512 squares = _mm512_setzero_ps();
     for (int64_t i = 0; i < padded_size; i += 16) {
@@ -22,12 +22,12 @@ inline __m512 inverse_rms(const float *row, int64_t size, int64_t padded_size, f
     return _mm512_set1_ps(1.0f / std::sqrt(_mm512_reduce_add_ps(squares) / float(size) + eps));
 }
 
-inline void normalise(const float *row, const float *weight, int64_t size, int64_t padded_size, float eps, bf16 *out) {
+// Calls `take(column, sixteen values)`.
+template <class Take>
+inline void normalise(const float *row, const float *weight, int64_t size, int64_t padded_size, float eps, Take take) {
     const __m512 scale = inverse_rms(row, size, padded_size, eps);
-    for (int64_t i = 0; i < padded_size; i += 16) {
-        const __m512 x = _mm512_mul_ps(_mm512_mul_ps(_mm512_loadu_ps(row + i), scale), _mm512_loadu_ps(weight + i));
-        _mm256_storeu_si256((__m256i *)(out + i), to_bf16(x));
-    }
+    for (int64_t i = 0; i < padded_size; i += 16)
+        take(i, _mm512_mul_ps(_mm512_mul_ps(_mm512_loadu_ps(row + i), scale), _mm512_loadu_ps(weight + i)));
 }
 
 inline __m512 silu(__m512 x) {
@@ -57,13 +57,14 @@ class Worker {
         share(step_.num_rows, [&](int64_t row) { embed(row); });
         for (int64_t index = 0; index < model_.num_layers; index++) layer(index, model_.layers[index]);
         share(step_.num_rows, [&](int64_t row) { check(row); });
+        share(step_.num_hidden_rows, [&](int64_t row) { hand_out(row); });
         share(step_.num_logit_rows, [&](int64_t row) { norm(step_.logit_rows[row], row, model_.final_norm); });
         spent(2);
         logits();
         spent(0);
     }
 
-    static int64_t num_phases(const Model &model) { return 5 + 12 * model.num_layers; }
+    static int64_t num_phases(const Model &model) { return 6 + 12 * model.num_layers; }
 
   private:
     // Calls `work` for every piece from 0 to `total` among all threads; returns when all are done. A thread takes its
@@ -130,8 +131,18 @@ class Worker {
     }
 
     void norm(int64_t row, int64_t to, const float *weight) {
+        bf16 *normed = buffers_.normed + to * shape_.hidden;
         normalise(buffers_.hidden + row * shape_.hidden, weight, model_.hidden_size, shape_.hidden, model_.norm_eps,
-                  buffers_.normed + to * shape_.hidden);
+                  [&](int64_t column, __m512 x) { _mm256_storeu_si256((__m256i *)(normed + column), to_bf16(x)); });
+    }
+
+    void hand_out(int64_t index) {
+        const float *row = buffers_.hidden + step_.hidden_rows[index] * shape_.hidden;
+        const int64_t size = model_.hidden_size;
+        float *hidden = step_.hidden + index * size;
+        normalise(row, model_.final_norm, size, shape_.hidden, model_.norm_eps, [&](int64_t column, __m512 x) {
+            _mm512_mask_storeu_ps(hidden + column, mask_of(size - column), x);
+        });
     }
 
     void check(int64_t row) {

@@ -38,13 +38,15 @@ struct Chunk {
 };
 
 struct Step {
-    int64_t num_rows, num_chunks, num_logit_rows;
+    int64_t num_rows, num_chunks, num_logit_rows, num_hidden_rows;
     const int32_t *token_ids;
     const int32_t *chunk_of;  // [num_rows]
     const Chunk *chunks;
     const int32_t *blocks;  // the chunks' block tables, one after the other
     const int32_t *logit_rows;
-    float *logits;        // [num_logit_rows, vocab_size]
+    float *logits;  // [num_logit_rows, vocab_size]
+    const int32_t *hidden_rows;
+    float *hidden;        // [num_hidden_rows, hidden_size], normed as they enter the output layer, but not rounded
     uint8_t *is_unsound;  // [num_rows]: whether a number of the row is not finite
     char *workspace;      // zeroed once, of `footplate_workspace_bytes`
     double seconds[3];    // linear, attention, the rest

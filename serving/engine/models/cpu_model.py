@@ -33,6 +33,7 @@ class _Prepared:
     chunks: npt.NDArray[np.int32]
     blocks: npt.NDArray[np.int32]
     logit_rows: npt.NDArray[np.int32]
+    hidden_rows: npt.NDArray[np.int32]
 
 
 class CpuModel:
@@ -112,32 +113,44 @@ class CpuModel:
             ),
             blocks=np.fromiter(itertools.chain.from_iterable(tables), dtype=np.int32),
             logit_rows=batch.logit_rows.astype(np.int32),
+            hidden_rows=batch.hidden_rows.astype(np.int32),
         )
 
     def forward(self, prepared: _Prepared) -> Computed:
         """As `Model.forward`."""
         num_rows, num_logit_rows = len(prepared.token_ids), len(prepared.logit_rows)
+        num_hidden_rows = len(prepared.hidden_rows)
         self._make_room(num_rows)
         if num_logit_rows > len(self._logits):
             # Kept from step to step: the kernel gives out fresh memory page by page, which takes as long as to compute.
             self._logits = zeros_in_large_pages((2 * num_logit_rows, self._config.vocab_size), torch.float32)
         logits = self._logits[:num_logit_rows]
+        hidden = torch.empty((num_hidden_rows, self._config.hidden_size), dtype=torch.float32)
         unsound = np.zeros(num_rows, dtype=np.uint8)
         step = library.Step(
             num_rows=num_rows,
             num_chunks=len(prepared.chunks),
             num_logit_rows=num_logit_rows,
+            num_hidden_rows=num_hidden_rows,
             token_ids=prepared.token_ids.ctypes.data,
             chunk_of=prepared.chunk_of.ctypes.data,
             chunks=prepared.chunks.ctypes.data,
             blocks=prepared.blocks.ctypes.data,
             logit_rows=prepared.logit_rows.ctypes.data,
             logits=logits.data_ptr(),
+            hidden_rows=prepared.hidden_rows.ctypes.data,
+            hidden=hidden.data_ptr(),
             is_unsound=unsound.ctypes.data,
             workspace=self._workspace.data_ptr(),
         )
         self._kernels.forward(self._model, step, capacity=self._capacity, crew=self._crew)
-        return Computed(logits, unsound.nonzero()[0], linear_seconds=step.seconds[0], attention_seconds=step.seconds[1])
+        return Computed(
+            logits,
+            hidden,
+            unsound.nonzero()[0],
+            linear_seconds=step.seconds[0],
+            attention_seconds=step.seconds[1],
+        )
 
     def _make_room(self, num_rows: int) -> None:
         """A workspace for `num_rows` rows, zeroed: the kernels rely on its padding."""

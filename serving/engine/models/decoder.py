@@ -54,8 +54,11 @@ class Decoder:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """fp32 logits `[num_rows, vocab_size]` of final hidden states `[num_rows, hidden_size]`."""
-        normed = rms_norm(hidden, self._weights.final_norm, self._config.rms_norm_eps)
-        return linear(normed, self._weights.vocabulary).float()
+        return linear(self.normed(hidden), self._weights.vocabulary).float()
+
+    def normed(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Final hidden states `[num_rows, hidden_size]` after the last norm."""
+        return rms_norm(hidden, self._weights.final_norm, self._config.rms_norm_eps)
 
     def _project(self, normed: torch.Tensor, layer: LayerWeights) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         config = self._config

@@ -16,21 +16,25 @@ from serving.engine.attention.base import AttentionChunk
 @dataclasses.dataclass(frozen=True, slots=True)
 class Batch:
     """One step's rows, ragged: `token_ids` and `positions` `[num_tokens]`, the `chunks` that they belong to in order,
-    and the rows whose logits are wanted, `logit_rows` `[num_logit_rows]`, ascending."""
+    the rows whose logits are wanted, `logit_rows` `[num_logit_rows]`, and those whose hidden states are, `hidden_rows`
+    `[num_hidden_rows]`."""
 
     token_ids: npt.NDArray[np.int64]
     positions: npt.NDArray[np.int64]
     chunks: Sequence[AttentionChunk]
     logit_rows: npt.NDArray[np.int64]
+    hidden_rows: npt.NDArray[np.int64] = dataclasses.field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Computed:
-    """What came of a batch: fp32 `logits` `[num_logit_rows, vocab_size]` (the receiver may change them; good until the
-    next `forward`), and the rows with numbers that are not finite. The seconds of matrix products and of attention are
-    0 where they cannot be told from the rest."""
+    """What came of a batch: fp32 `logits` `[num_logit_rows, vocab_size]` (the receiver may change them), fp32 `hidden`
+    `[num_hidden_rows, hidden_size]` (after the last norm, as they enter the output layer), both good until the next
+    `forward`, and the rows with numbers that are not finite. The seconds of matrix products and of attention are 0
+    where they cannot be told from the rest."""
 
     logits: torch.Tensor
+    hidden: torch.Tensor
     unsound_rows: npt.NDArray[np.int64]
     linear_seconds: float = 0.0
     attention_seconds: float = 0.0
@@ -63,5 +67,5 @@ class Model(Protocol):
         ...
 
     def forward(self, prepared: Any) -> Computed:
-        """Store the batch's keys and values and compute the wanted logits."""
+        """Store the batch's keys and values and compute the wanted logits and hidden states."""
         ...

@@ -24,6 +24,7 @@ class _Prepared:
     token_ids: torch.Tensor
     positions: torch.Tensor
     logit_rows: torch.Tensor
+    hidden_rows: torch.Tensor
     attention: Any
 
 
@@ -58,6 +59,7 @@ class TorchModel:
             self._to_device(batch.token_ids),
             self._to_device(batch.positions),
             self._to_device(batch.logit_rows),
+            self._to_device(batch.hidden_rows),
             self._attention.prepare(batch.chunks),
         )
 
@@ -73,7 +75,9 @@ class TorchModel:
         # Looked for here, since the KV cache does not hand such numbers on: a later row would look sound.
         unsound = (~hidden.isfinite().all(dim=-1)).nonzero().squeeze(-1)
         seconds = self._attention.seconds if self._device.type == "cpu" else 0.0
-        return Computed(logits, unsound.cpu().numpy(), attention_seconds=seconds)
+        rows = hidden[prepared.hidden_rows]
+        wanted = self._decoder.normed(rows).float() if len(rows) else rows.float()
+        return Computed(logits, wanted, unsound.cpu().numpy(), attention_seconds=seconds)
 
     def _to_device(self, array: npt.NDArray[np.int64]) -> torch.Tensor:
         return torch.from_numpy(array).to(self._device)

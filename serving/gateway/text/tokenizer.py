@@ -27,12 +27,14 @@ class TextModel:
     """What a model's folder says of text. Immutable and safe to share between threads; build one with `load`.
 
     `vocab_size` is the number of token ids that the model itself knows (rows of its embedding), `max_model_len` its
-    longest context in tokens, `special_ids` the tokens that are never part of a text.
+    longest context in tokens, `special_ids` the tokens that are never part of a text, `embedding_size` how many numbers
+    its embeddings have, None where the folder does not say.
     """
 
     name: str
     vocab_size: int
     max_model_len: int
+    embedding_size: int | None
     eos_token_ids: frozenset[int]
     special_ids: frozenset[int]
     decoding: TokenDecoding
@@ -59,6 +61,7 @@ class TextModel:
             name=folder.name,
             vocab_size=vocab_size,
             max_model_len=_read_max_model_len(folder, config),
+            embedding_size=size if _is_integer(size := config.get("hidden_size")) and size > 0 else None,
             eos_token_ids=eos_token_ids,
             special_ids=special_ids,
             decoding=decoding,

@@ -16,8 +16,10 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from tokenizers import Tokenizer
 
+from serving.config.pools import BACKENDS, DEVICES, DTYPES, PoolSettings
 from serving.contracts.presets import PRESETS, preset_changes
 from serving.engine.bench.loads import LOADS, QUICK_LOADS, EngineLoad
+from serving.management.pools import configured_pool
 
 if TYPE_CHECKING:
     from serving.engine.bench.quality import Quality
@@ -47,9 +49,12 @@ class Command(BaseCommand):
         parser.add_argument("--prompt-tokens", type=int, nargs=2, metavar=("LOW", "HIGH"), help="… the workload's")
         parser.add_argument("--output-tokens", type=int, help="… the workload's")
         parser.add_argument("--preset", default="mixed", choices=tuple(PRESETS), help="tunables of w1 and w2")
-        parser.add_argument("--device", default=settings.FOOTPLATE_DEVICE, choices=("cpu", "cuda"))
-        parser.add_argument("--dtype", default=settings.FOOTPLATE_DTYPE, choices=("bfloat16", "float32"))
-        parser.add_argument("--backend", default=settings.FOOTPLATE_BACKEND, choices=("auto", "torch", "cpu"))
+        parser.add_argument(
+            "--pool", default=settings.FOOTPLATE_POOL, help="whose model and settings: one of FOOTPLATE_POOLS"
+        )
+        parser.add_argument("--device", choices=DEVICES, help="in place of the pool's, as the next two")
+        parser.add_argument("--dtype", choices=DTYPES)
+        parser.add_argument("--backend", choices=BACKENDS)
         parser.add_argument(
             "--check", action="store_true", help="compare the device with fp32 on the CPU, measure nothing"
         )
@@ -60,25 +65,28 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Measure, then print."""
+        pool = configured_pool(options["pool"])
+        for name in ("device", "dtype", "backend"):
+            options[name] = options[name] or getattr(pool, name)
         if options["check"]:
-            self._check(options["device"])
+            self._check(options["device"], pool.model)
             return
         if options["quality"]:
-            self._quality(options)
+            self._quality(options, pool.model)
             return
         if options["repeats"] < 1:
             raise CommandError(f"--repeats must be at least 1, not {options['repeats']}")
         load = None if options["workload"] == "step" else _load(options)
         with _only_result_on_stdout():
-            figures = _measure(options, load)
+            figures = _measure(options, load, pool)
         self.stdout.write(json.dumps(figures) if options["json"] else _table(figures))
 
-    def _check(self, device: str) -> None:
+    def _check(self, device: str, model: Path) -> None:
         from serving.engine.models.problem import ModelFolderProblem
         from serving.engine.selfcheck import check_device
 
         try:
-            checks = check_device(device, settings.FOOTPLATE_MODEL)
+            checks = check_device(device, model)
         except (ModelFolderProblem, ValueError) as problem:
             raise CommandError(str(problem)) from None
         for check in checks:
@@ -86,7 +94,7 @@ class Command(BaseCommand):
         if not all(check.passed for check in checks):
             raise CommandError(f"{device} does not compute what the reference computes")
 
-    def _quality(self, options: dict[str, Any]) -> None:
+    def _quality(self, options: dict[str, Any], model: Path) -> None:
         from serving.engine.bench.quality import measure_quality
         from serving.engine.kernels.quantised import WeightFormat
         from serving.engine.models.problem import ModelFolderProblem
@@ -97,11 +105,11 @@ class Command(BaseCommand):
             raise CommandError(f"--quality: {options['quality']} cannot be read as text ({problem})") from None
         if not text:
             raise CommandError(f"--quality: {options['quality']} is empty")
-        tokenizer_file = settings.FOOTPLATE_MODEL / "tokenizer.json"
+        tokenizer_file = model / "tokenizer.json"
         if not tokenizer_file.is_file():
             raise CommandError(f"--quality: the model has no {tokenizer_file}")
         formats = measure_quality(
-            settings.FOOTPLATE_MODEL,
+            model,
             Tokenizer.from_file(str(tokenizer_file)).encode(text).ids[:_MAX_QUALITY_TOKENS],
             weight_formats=typing.get_args(WeightFormat),
             backend=options["backend"],
@@ -138,7 +146,7 @@ def _load(options: dict[str, Any]) -> EngineLoad:
     return load
 
 
-def _measure(options: dict[str, Any], load: EngineLoad | None) -> dict[str, Any]:
+def _measure(options: dict[str, Any], load: EngineLoad | None, pool: PoolSettings) -> dict[str, Any]:
     import torch
 
     from serving.engine.bench.floors import decoder_cost
@@ -147,17 +155,17 @@ def _measure(options: dict[str, Any], load: EngineLoad | None) -> dict[str, Any]
     from serving.management.engine_runner import build_runner, weights_of
 
     dtype = options["dtype"]
-    runner = build_runner(device=options["device"], dtype=dtype, backend=options["backend"])
+    runner = build_runner(pool, device=options["device"], dtype=dtype, backend=options["backend"])
     cost = decoder_cost(runner.config, weight_bytes=runner.weight_bytes, kv_bytes=_KV_BYTES[dtype])
     warm_up(runner)
     probe = LimitsProbe(options["device"])
     repeats = 1 if options["quick"] else options["repeats"]
     identity = {
         "workload": options["workload"],
-        "model": settings.FOOTPLATE_MODEL.name,
+        "model": pool.model.name,
         "device": options["device"],
         "dtype": dtype,
-        "weights": weights_of(dtype),
+        "weights": weights_of(pool, dtype=dtype),
         "backend": runner.backend,
         "threads": torch.get_num_threads(),
         "weight_bytes": cost.weight_bytes,

@@ -9,6 +9,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from serving.config.pools import PoolSettings
 from serving.lab.loadtest import Target, Workload, play
 
 
@@ -21,7 +22,8 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--url", default=f"http://{settings.HOST}:{settings.PORT}")
         parser.add_argument("--key", help="API key; the first start's, where this server wrote one")
-        parser.add_argument("--model", default=settings.FOOTPLATE_MODEL.name)
+        parser.add_argument("--pool", help="that is to serve; by default the server chooses")
+        parser.add_argument("--model", help="by default the pool's, or that of the first")
         parser.add_argument("--requests", type=int, default=64)
         parser.add_argument("--concurrency", type=int, default=32, help="clients of a closed loop")
         parser.add_argument("--rate", type=float, help="Poisson arrivals a second instead of a closed loop")
@@ -47,7 +49,12 @@ class Command(BaseCommand):
             output_tokens=options["output_tokens"],
             seed=options["seed"],
         )
-        target = Target(url=options["url"].rstrip("/"), key=options["key"] or _own_key(), model=options["model"])
+        target = Target(
+            url=options["url"].rstrip("/"),
+            key=options["key"] or _own_key(),
+            model=options["model"] or _model_of(options["pool"]),
+            pool=options["pool"],
+        )
         summary = asyncio.run(play(workload, target, progress=self._show(workload, quiet=options["json"])))
         self.stdout.write(json.dumps(summary) if options["json"] else _table(summary))
         if summary["num_failed"] == summary["num_requests"]:
@@ -59,6 +66,11 @@ class Command(BaseCommand):
                 self.stderr.write(f"{num_ended} of {workload.num_requests} requests ended")
 
         return show
+
+
+def _model_of(pool: str | None) -> str:
+    pools: dict[str, PoolSettings] = settings.FOOTPLATE_POOLS
+    return (pools.get(pool or "") or next(iter(pools.values()))).model.name
 
 
 def _own_key() -> str:

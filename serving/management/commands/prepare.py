@@ -8,9 +8,9 @@ from django.core.management.base import BaseCommand
 
 
 class Command(BaseCommand):
-    """Makes tables, pool, static files and the default model; starts nothing."""
+    """Makes tables, pools, static files and the default model; starts nothing."""
 
-    help = "Migrate, make the pool, collect static files and import the default model where it is the one to serve."
+    help = "Migrate, make the pools, collect static files and import the default model where a pool serves it."
     requires_system_checks = ()
 
     def handle(self, *_args: Any, **_options: Any) -> None:

@@ -9,7 +9,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from redis import Redis
 from redis.exceptions import RedisError
 
+from serving.config.pools import DEVICES, DTYPES
 from serving.contracts.ids import PoolName
+from serving.management.pools import configured_pool
 
 
 class Command(BaseCommand):
@@ -19,11 +21,23 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--pool", default=settings.FOOTPLATE_POOL)
-        parser.add_argument("--device", default=settings.FOOTPLATE_DEVICE, choices=("cpu", "cuda"))
-        parser.add_argument("--dtype", default=settings.FOOTPLATE_DTYPE, choices=("bfloat16", "float32"))
+        parser.add_argument("--pool", default=settings.FOOTPLATE_POOL, help="which to join: one of FOOTPLATE_POOLS")
+        parser.add_argument("--device", choices=DEVICES, help="in place of the pool's")
+        parser.add_argument("--dtype", choices=DTYPES, help="in place of the pool's")
+        parser.add_argument(
+            "--engines-here",
+            type=int,
+            default=1,
+            metavar="N",
+            help="engines that compute on this machine's cores: one whose pool says no threads takes its part of them",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
+        if options["engines_here"] < 1:
+            raise CommandError(f"--engines-here must be at least 1, not {options['engines_here']}")
+        pool = configured_pool(options["pool"])
+        device, dtype = options["device"] or pool.device, options["dtype"] or pool.dtype
+
         # Only this process and those that import or measure a model pay for torch.
         from serving.management.engine_runner import build_runner, weights_of
         from serving.worker.host import EngineBroken
@@ -36,14 +50,14 @@ class Command(BaseCommand):
             connect().ping()
         except (RedisError, OSError) as error:
             raise CommandError(f"Redis cannot be reached at {settings.REDIS_URL}: {error}") from None
-        runner = build_runner(device=options["device"], dtype=options["dtype"])
+        runner = build_runner(pool, device=device, dtype=dtype, engines_here=options["engines_here"])
         worker = EngineWorker(
             runner,
             redis=connect,
-            pool=PoolName(options["pool"]),
-            model=settings.FOOTPLATE_MODEL.name,
-            device=options["device"],
-            dtype=weights_of(options["dtype"]),
+            pool=PoolName(pool.name),
+            model=pool.model.name,
+            device=device,
+            dtype=weights_of(pool, dtype=dtype),
             backend=runner.backend,
             gauge=runner.device_usage,
             masks=runner.masks,

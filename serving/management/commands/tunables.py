@@ -33,7 +33,7 @@ class Command(BaseCommand):
         history = actions.add_parser("history", help="the versions, newest first")
         actions.add_parser("table", help="what there is to tune, as the README's table")
         for action in (show, change, preset, history):
-            action.add_argument("--pool", default=settings.FOOTPLATE_POOL)
+            action.add_argument("--pool", default=next(iter(settings.FOOTPLATE_POOLS)))
 
     def handle(self, *_args: Any, **options: Any) -> None:
         """Run the sub-command."""
@@ -54,7 +54,8 @@ class Command(BaseCommand):
         self.stdout.write(f"pool {options['pool']}, version {current.version}")
         values = current.tunables.as_dict()
         for spec in describe():
-            self.stdout.write(f"{spec.name:<20} {values[spec.name]!s:>12} {spec.unit:<10} {spec.help} ({spec.bounds})")
+            value = _shown(values[spec.name])
+            self.stdout.write(f"{spec.name:<20} {value:>12} {spec.unit:<10} {spec.help} ({spec.bounds})")
 
     def _set(self, options: dict[str, Any]) -> None:
         changes = dict(_read_assignment(text) for text in options["changes"])
@@ -84,6 +85,8 @@ def _read_assignment(text: str) -> tuple[str, Any]:
     name, sign, value = text.partition("=")
     if not sign:
         raise CommandError(f"{text!r} is not of the form NAME=VALUE")
+    if any(spec.name == name and spec.kind == "name" for spec in describe()):
+        return name, value  # a pool may be called 1 or null
     try:
         return name, msgspec.json.decode(value)
     except msgspec.DecodeError:
@@ -95,4 +98,9 @@ def _presets_in_words() -> str:
 
 
 def _describe(changes: dict[str, list[Any]]) -> str:
-    return ", ".join(f"{name} {old} → {new}" for name, (old, new) in changes.items()) or "the defaults"
+    changed = (f"{name} {_shown(old)} → {_shown(new)}" for name, (old, new) in changes.items())
+    return ", ".join(changed) or "the defaults"
+
+
+def _shown(value: Any) -> str:
+    return str(value) or "(empty)"

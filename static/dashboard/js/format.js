@@ -8,6 +8,8 @@
 /** @typedef {number | null | undefined} Figure */
 
 export const NOTHING = "–";
+/** In place of an empty text; no name has brackets. */
+const EMPTY = "(empty)";
 
 const GROUPED = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const PLAIN = new Intl.NumberFormat("en", { maximumSignificantDigits: 12 });
@@ -112,9 +114,9 @@ export function moment(iso, now = Date.now()) {
   return `${day} ${clockShort(unixSeconds)}`;
 }
 
-/** The value alone: `60,000`, `0.02`, `static` @param {TunableValue | null | undefined} value @returns {string} */
+/** The value alone: `60,000`, `0.02`, `static`, `(empty)` @param {TunableValue | null | undefined} value @returns {string} */
 export function plain(value) {
-  if (typeof value === "string") return value;
+  if (typeof value === "string") return value === "" ? EMPTY : value;
   return isKnown(value) ? PLAIN.format(value) : NOTHING;
 }
 

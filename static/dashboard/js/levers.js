@@ -72,7 +72,7 @@ function createLever(element, dispatch) {
   const change = find(element, ".lever-change");
   const [from, to, undo] = [".old", ".new", "button"].map((selector) => find(change, selector));
   const problem = find(element, ".problem");
-  const control = element.dataset.kind === "choice" ? createChoice(element) : createNumber(element);
+  const control = element.dataset.kind === "choice" ? createChoice(element) : createField(element);
   const edit = (/** @type {string} */ text) => dispatch({ type: "edit", name, text });
 
   element.addEventListener("input", (event) => edit(/** @type {HTMLInputElement} */ (event.target).value));
@@ -108,8 +108,8 @@ function createLever(element, dispatch) {
 
 /** @typedef {{isWrong: boolean, isLocked: boolean}} Standing of what a control shows */
 
-/** A number, and for shares a slider beside it. @param {HTMLElement} element */
-function createNumber(element) {
+/** A number or a name, and for shares a slider beside it. @param {HTMLElement} element */
+function createField(element) {
   const input = /** @type {HTMLInputElement} */ (find(element, ".lever-input input"));
   const slider = /** @type {HTMLInputElement | null} */ (element.querySelector('input[type="range"]'));
   return {

@@ -41,7 +41,8 @@ function start(root) {
     }),
     createEngines(byId("engines")),
   ];
-  createPrompt({ url: promptUrl });
+  // Whoever may not ask the model has no box for it.
+  if (promptUrl !== "") createPrompt({ url: promptUrl });
 
   function requestRender() {
     if (isRequested) return;

@@ -8,6 +8,7 @@
 
 const DECIMAL = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i;
 const GROUPED = /^[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?$/;
+const POOL_NAME = /^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}$/;
 const LONGEST_QUOTE = 80;
 
 /**
@@ -18,6 +19,8 @@ const LONGEST_QUOTE = 80;
  */
 export function boundsOf(spec) {
   if (spec.kind === "choice") return `one of ${spec.choices.join(", ")}`;
+  if (spec.kind === "name")
+    return "empty, or the name of a pool: 1 to 64 letters, digits, '_', '-' or, not first, '.'";
   return `${spec.kind === "integer" ? "an integer" : "a number"} from ${spec.low} to ${spec.high}`;
 }
 
@@ -33,6 +36,9 @@ export function parseValue(spec, text) {
   const trimmed = text.trim();
   if (spec.kind === "choice") {
     return spec.choices.includes(trimmed) ? { value: trimmed } : refuse(spec, quote(trimmed));
+  }
+  if (spec.kind === "name") {
+    return trimmed === "" || POOL_NAME.test(trimmed) ? { value: trimmed } : refuse(spec, quote(trimmed));
   }
   const digits = GROUPED.test(trimmed) ? trimmed.replaceAll(",", "") : trimmed;
   if (!DECIMAL.test(digits)) return refuse(spec, quote(trimmed));

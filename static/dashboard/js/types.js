@@ -14,7 +14,7 @@
  *
  * @typedef {object} TunableSpec
  * @property {string} name
- * @property {"choice" | "integer" | "number"} kind
+ * @property {"choice" | "integer" | "name" | "number"} kind
  * @property {TunableValue} default
  * @property {string} unit
  * @property {"next step" | "next request"} effect

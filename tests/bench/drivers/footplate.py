@@ -23,7 +23,7 @@ def load() -> Generate:
     from serving.engine.engine import Engine
     from serving.management.engine_runner import build_runner
 
-    runner = build_runner(device=settings.FOOTPLATE_DEVICE, dtype=settings.FOOTPLATE_DTYPE)
+    runner = build_runner(settings.FOOTPLATE_POOLS[settings.FOOTPLATE_POOL])
     tunables = tunables_for(int(sys.argv[1]), {})
 
     def generate(prompts: list[list[int]], output_tokens: int) -> dict[str, Any]:

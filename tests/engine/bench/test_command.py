@@ -11,6 +11,8 @@ import pytest
 from django.conf import LazySettings
 from django.core.management import CommandError, call_command
 
+from serving.config.pools import PoolSettings
+
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
@@ -85,7 +87,7 @@ def test_a_text_that_cannot_be_measured_is_refused(content: bytes | None, said: 
 
 
 def test_quality_without_a_model_is_refused(tmp_path: Path, settings: LazySettings) -> None:
-    settings.FOOTPLATE_MODEL = tmp_path / "none"
+    settings.FOOTPLATE_POOLS = {settings.FOOTPLATE_POOL: PoolSettings(name="default", model=tmp_path / "none")}
     (tmp_path / "text").write_text("some words")
     with pytest.raises(CommandError, match=r"--quality: the model has no .*tokenizer\.json"):
         call_command("enginebench", "--quality", str(tmp_path / "text"))

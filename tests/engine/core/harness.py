@@ -78,6 +78,12 @@ class CacheRunner:
             if chunk.reads_prompt:
                 read = chunk.context[chunk.start + 1 : min(chunk.end + 1, chunk.num_prompt_tokens)]
                 result.prompt_logprobs[index] = [_told_of(token_id) for token_id in read]
+            if chunk.embeds:
+                total = (chunk.hidden_sum or []) + self._cache_from(chunk, chunk.start)
+                if chunk.ends_embedding:
+                    result.embeddings[index] = embedding_of(total)
+                else:
+                    result.hidden_sums[index] = total
         return result
 
     def _slot(self, chunk: PlannedChunk, position: int) -> int:
@@ -86,12 +92,21 @@ class CacheRunner:
     def _sample(self, chunk: PlannedChunk) -> list[int]:
         if not chunk.samples:
             return []
-        context = [self._cache[self._slot(chunk, position)] for position in range(chunk.end)]
-        read = [token_id for token_id in context if token_id is not None]
-        assert len(read) == chunk.end, "a position was read that nobody wrote"
+        read = self._cache_from(chunk, 0)
         if self.script is not None:
             return [self.script(read, chunk)]
         return [next_token(read, seed=chunk.params.seed, sample_index=chunk.sample_index, vocab_size=self.vocab_size)]
+
+    def _cache_from(self, chunk: PlannedChunk, start: int) -> list[int]:
+        context = [self._cache[self._slot(chunk, position)] for position in range(start, chunk.end)]
+        read = [token_id for token_id in context if token_id is not None]
+        assert len(read) == chunk.end - start, "a position was read that nobody wrote"
+        return read
+
+
+def embedding_of(prompt_ids: list[int]) -> bytes:
+    """What stands for the embedding of a prompt of which each token was computed once, in order."""
+    return array.array("q", prompt_ids).tobytes()
 
 
 def _told_of(token_id: int) -> TokenLogprobs:
@@ -142,6 +157,8 @@ def submit(
 def run_alone(request: Submit, *, vocab_size: int = 40) -> tuple[list[int], str]:
     """All generated tokens of `request` and the reason it ends, by the rules alone, without an engine."""
     generated = list(request.generated_ids)
+    if request.params.embeds:
+        return generated, "stop"
     ends = set(request.params.stop_token_ids) | (set() if request.params.ignore_eos else {EOS})
     while True:
         if generated and generated[-1] in ends and len(generated) >= request.params.min_tokens:
@@ -202,6 +219,9 @@ class Ledger:
                 _check_logprobs(request, event)
             case Finished():
                 assert event.num_generated == len(self.tokens[event.key])
+                embeds = request.params.embeds and event.reason == "stop"
+                assert event.embedding == (embedding_of(request.prompt_ids) if embeds else None)
+                assert event.key in self.started or not embeds
                 self.endings[event.key] = event
             case Refused():
                 assert self.tokens[event.key] == request.generated_ids

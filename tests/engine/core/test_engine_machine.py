@@ -23,6 +23,8 @@ from serving.engine.plan import StepPlan
 from tests.engine.core.harness import World, submit
 from tests.engine.core.machines import run_machine
 
+pytestmark = pytest.mark.heavy
+
 _OWNERS = st.sampled_from([OwnerId("web-1"), OwnerId("web-2")])
 _TUNABLES = {
     "mode": st.sampled_from(["continuous", "static"]),
@@ -36,6 +38,7 @@ _TUNABLES = {
     "max_queue_wait_ms": st.sampled_from([60_000.0, 60_000.0, 60_000.0, 6000.0, 500.0]),
     "long_prompt_tokens": st.sampled_from([1024, 30, 15, 7, 1]),
     "max_long_prefills": st.sampled_from([1, 1, 2, 8]),
+    "long_prompt_pool": st.sampled_from(["", "bulk"]),
     "order": st.sampled_from(["fcfs", "priority", "fair"]),
     "urgent_queue_ratio": st.sampled_from([0.0, 0.1, 0.9]),
     "slo_ttft_ms": st.sampled_from([1.0, 10_000.0]),
@@ -98,6 +101,13 @@ class EngineMachine(RuleBasedStateMachine):
             for choice in range(num_choices):
                 reading = {"num_prompt_logprobs": 0 if choice < num_reading else None}
                 self.world.submit(submit(f"r{self.num_requests}", choice=choice, seed=choice, **reading, **request))
+
+    @rule(requests=st.lists(_REQUESTS, min_size=1, max_size=3))
+    def submit_for_embeddings(self, requests: list[dict[str, Any]]) -> None:
+        for request in requests:
+            self.num_requests += 1
+            of_no_token = {"max_tokens": 0, "min_tokens": 0, "num_logprobs": None, "embeds": True}
+            self.world.submit(submit(f"r{self.num_requests}", **{**request, **of_no_token}))
 
     @precondition(lambda self: self.world.ledger.submitted)
     @rule(data=st.data())

@@ -11,6 +11,8 @@ from serving.engine.fairness import GENERATED_TOKEN_COST, PROMPT_TOKEN_COST
 from serving.engine.plan import StepPlan
 from tests.engine.core.harness import World, submit
 
+pytestmark = pytest.mark.heavy
+
 
 def _world(**changes: object) -> World:
     tunables = {"order": "fair", "max_running": 8, "max_batch_tokens": 128, "prefix_caching": "off", **changes}

@@ -7,6 +7,8 @@ import pytest
 from serving.engine.long_lane import PATIENCE_SECONDS
 from tests.engine.core.harness import World, submit
 
+pytestmark = pytest.mark.heavy
+
 
 def _world(*, num_blocks: int = 4096, **changes: object) -> World:
     tunables = {"long_prompt_tokens": 100, "max_batch_tokens": 64, "max_prefill_chunk": 64, **changes}

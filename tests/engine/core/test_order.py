@@ -10,6 +10,8 @@ from serving.contracts.messages import Refused
 from serving.engine.order import AGEING_SECONDS
 from tests.engine.core.harness import World, submit
 
+pytestmark = pytest.mark.heavy
+
 ORDERS = ["fcfs", "priority", "fair"]
 
 

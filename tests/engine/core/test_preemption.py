@@ -9,6 +9,8 @@ import pytest
 from serving.contracts.messages import Finished, Tokens
 from tests.engine.core.harness import World, submit
 
+pytestmark = pytest.mark.heavy
+
 ORDERS = ["fcfs", "priority", "fair"]
 
 

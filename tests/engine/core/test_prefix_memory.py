@@ -8,6 +8,8 @@ from serving.contracts.messages import Finished
 from tests.engine.core.harness import World, submit
 from tests.engine.core.prefixes import hits, prefix_and, starts_of
 
+pytestmark = pytest.mark.heavy
+
 
 def test_cached_blocks_are_told_apart_from_those_in_use(world: World) -> None:
     world.submit(submit("a", prompt=prefix_and(1), max_tokens=2, ignore_eos=True))

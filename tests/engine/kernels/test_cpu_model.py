@@ -205,6 +205,29 @@ def test_a_step_without_logits_stores_what_it_computes(kernels: Library, tiny_mo
     assert torch.equal(last_logits(7), last_logits(19))
 
 
+@pytest.mark.parametrize("family", ["odd-sizes", "llama-biased"])
+def test_the_hidden_states_of_the_wanted_rows_are_those_that_enter_the_output_layer(
+    kernels: Library, family: str, tiny_model: Callable[[str], Path]
+) -> None:
+    """Also where a row's size is no multiple of a vector."""
+    models = _Models(tiny_model(family), kernels)
+    (context,) = models.contexts(50)
+
+    def hidden_of(model: Model, rows: Sequence[int]) -> torch.Tensor:
+        chunk = AttentionChunk(0, 50, 0, context.table)
+        batch = Batch(np.asarray(context.token_ids), np.arange(50), [chunk], np.asarray([49]), np.asarray(rows))
+        computed = model.forward(model.prepare(batch))
+        assert len(computed.logits) == 1
+        return computed.hidden.clone()
+
+    every = hidden_of(models.ours, range(50))
+    exact = hidden_of(models.exact, range(50))
+    assert every.shape == exact.shape == (50, models.config.hidden_size)
+    assert every.dtype == exact.dtype == torch.float32
+    assert ((every - exact).norm(dim=-1) / exact.norm(dim=-1)).max() < 0.1
+    assert torch.equal(hidden_of(models.ours, [49, 3, 3, 17]), every[[49, 3, 3, 17]])
+
+
 def test_a_row_that_is_not_finite_leaves_nothing_behind(kernels: Library, tiny_model: Callable[[str], Path]) -> None:
     """Not even in the padding of a size that is no multiple of a vector."""
     models = _Models(tiny_model("odd-sizes"), kernels)

@@ -17,6 +17,8 @@ from serving.engine.kernels.quantised import (
     rounded_weights,
 )
 
+pytestmark = pytest.mark.heavy
+
 _FORMATS: tuple[WeightFormat, ...] = ("bfloat16", "int8", "int4", "w8a8")
 
 

@@ -13,6 +13,8 @@ from tokenizers.pre_tokenizers import ByteLevel
 from serving.gateway.text.detokenizer import Detokenizer
 from serving.gateway.text.tokenizer import TextModel
 
+pytestmark = pytest.mark.heavy
+
 KINDS = ["byte-level", "byte-level-stripped", "metaspace", "byte-fallback", "word-piece"]
 HARD_TEXT = "ďábelské 👨‍👩‍👧 🌶️ 漢字かな"
 TEXTS = [
