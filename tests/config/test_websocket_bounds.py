@@ -74,7 +74,7 @@ def test_flood_is_cut_off_in_flat_memory(web: ToyWeb, flood: Any, code: int) -> 
     noted = num_of(web, "hold: websocket.disconnect 1006")
     with opened(web, "/hold") as connection:
         send_until_gone(connection, flood())
-    wait_for(lambda: num_of(web, "hold: websocket.disconnect 1006") == noted + 1, seconds=5)
+    wait_for(lambda: num_of(web, "hold: websocket.disconnect 1006") == noted + 1)
     assert web.rss_bytes() - before < 8 * MEGABYTE
     assert web.peak_bytes() - peak < 8 * MEGABYTE
 

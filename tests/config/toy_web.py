@@ -79,6 +79,7 @@ class Toy:
         await send({"type": "http.response.body", "body": b"whole\n"})
 
     async def wait(self, body: int, receive: Any, send: Any) -> None:
+        self.note("wait: begun")
         message = await receive()
         self.note(f"wait: {message['type']}")
 

@@ -54,6 +54,7 @@ RETUNED: Mapping[str, Sequence[Any]] = {
     "prefill_share": (0.0, 0.3, 0.5, 1.0),
     "long_prompt_tokens": (10, 100, 1024),
     "max_long_prefills": (1, 2, 8),
+    "long_prompt_pool": ("", "bulk"),
     "order": ("fcfs", "priority", "fair"),
     "max_queue_requests": (1, 256),
     "max_queue_tokens": (1, 262_144),
