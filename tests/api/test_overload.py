@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import contextlib
 import dataclasses
 import threading
 from collections.abc import AsyncIterator
@@ -25,7 +24,7 @@ from serving.contracts.ids import OwnerId
 from serving.contracts.messages import AnnouncedTunables, encode
 from serving.contracts.tunables import Tunables
 from serving.engine.plan import StepPlan, StepResult
-from serving.gateway.core import Gateway
+from serving.gateway.core import Gateway, end_task
 from serving.gateway.text.tokenizer import TextModel
 from serving.telemetry import meter
 from serving.telemetry.books import read_books
@@ -157,9 +156,8 @@ async def test_what_exceeds_the_queue_is_refused_with_a_time_and_the_rest_is_ser
         asking.append(asyncio.create_task(client.post("/v1/completions", json=body, timeout=60)))
         await asyncio.sleep(SECONDS / count)
     answers = await asyncio.gather(*asking)
-    watching.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await watching
+    await end_task(watching)
+    assert watching.cancelled() or watching.exception() is None, watching.exception()
     served = [answer for answer in answers if answer.status_code == 200]
     refused = [answer for answer in answers if answer.status_code == 429]
     assert len(served) + len(refused) == count

@@ -34,4 +34,6 @@ def kernels_folder() -> Path:
 
     if not variants():
         pytest.skip("this processor has no AVX-512")
-    return Path(__file__).parent.parent.parent / "var" / "test-kernels"
+    folder = Path(__file__).parent.parent.parent / "var" / "test-kernels"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
