@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import functools
 import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
@@ -12,11 +11,10 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from django.http import HttpRequest, HttpResponse
 
+from serving.api.beginning import POOL_HEADER, begin
 from serving.api.bodies import encode
-from serving.api.context import principal_of, scope_of, services_of
-from serving.api.entering import NewRequest, Output
-from serving.api.finding import route_finder, route_of_now
-from serving.api.generating import POOL_HEADER
+from serving.api.entering import Output
+from serving.api.finding import route_of_now
 from serving.api.prompts import plain_prompt
 from serving.api.text_schemas import EmbeddingsRequest
 from serving.contracts.errors import ContextLengthExceeded, EngineFailure, InvalidValue
@@ -58,13 +56,20 @@ async def create_embeddings(request: HttpRequest, body: EmbeddingsRequest) -> Ht
     """Each input as a vector of length 1: the mean of the model's last hidden states, after its last norm, over all of
     the input's tokens. The models served here are made to write text: what they give is not what a model trained for
     embeddings would give."""
-    services, scope = services_of(request), scope_of(request)
     route = await route_of_now(request, body.model, named=body.pool)
     _check_dimensions(body.dimensions, route)
     inputs = _inputs_of(body)
-    new_request = _new_request(request, body, route=route, inputs=inputs)
-    scope.passage.reached_door = True
-    started = await services.starter.start(new_request, cleanup=scope.cleanup)
+    started = await begin(
+        request,
+        route=route,
+        model=body.model,
+        named=body.pool,
+        prompts=[plain_prompt(route, text, param="input") for text in inputs],
+        num_choices=1,
+        params_for=_params_for,
+        stop=(),
+        output=Output(0),
+    )
     vectors = await _collect(started.stream, num_inputs=len(inputs))
     usage = EmbeddingUsage(started.stream.usage.prompt_tokens, started.stream.usage.prompt_tokens)
     # A hundred long vectors take many milliseconds to write, in which all streams would stand still.
@@ -88,27 +93,6 @@ def _inputs_of(body: EmbeddingsRequest) -> list[str | list[int]]:
         return [given]
     ids = [part for part in given if isinstance(part, int)]
     return [ids] if ids else [part for part in given if not isinstance(part, int)]
-
-
-def _new_request(
-    request: HttpRequest, body: EmbeddingsRequest, *, route: Route, inputs: Sequence[str | list[int]]
-) -> NewRequest:
-    services, scope, principal = services_of(request), scope_of(request), principal_of(request)
-    return NewRequest(
-        request_id=scope.request_id,
-        route=route,
-        route_for=route_finder(request, body.model, named=body.pool),
-        tenant=f"tenant:{principal.tenant_id}",  # a name may be another's tomorrow
-        prompts=[plain_prompt(route, text, param="input") for text in inputs],
-        num_choices=1,
-        params_for=_params_for,
-        stop=(),
-        arrived_at=scope.arrived_at,
-        output=Output(0),
-        account=principal.account,
-        read_account=functools.partial(services.authenticator.account_of, principal.key_prefix),
-        tell=scope.rate_limits.set,
-    )
 
 
 def _params_for(num_prompt_tokens: int, *, max_context_tokens: int) -> SamplingParams:

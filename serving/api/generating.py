@@ -11,11 +11,12 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
 from serving.api.answers import Answer
+from serving.api.beginning import POOL_HEADER, begin
 from serving.api.best import best_answers
-from serving.api.context import Stream, principal_of, scope_of, services_of
+from serving.api.context import Stream, scope_of, services_of
 from serving.api.echo import PromptOnlyStream
-from serving.api.entering import NewRequest, Output
-from serving.api.finding import route_finder, route_of_now
+from serving.api.entering import Output
+from serving.api.finding import route_of_now
 from serving.api.mapping import (
     DEFAULT_COMPLETION_TOKENS,
     check_request,
@@ -44,9 +45,6 @@ from serving.contracts.errors import EngineFailure
 from serving.contracts.ids import RequestId
 from serving.gateway.generation import ChoiceDelta
 
-POOL_HEADER = "x-footplate-pool"
-"""Tells which pool ran a request."""
-
 
 async def find_route_for(request: HttpRequest, body: GenerationRequest) -> Route:
     """Where the request may go; raises what `find_route` does, and what is wrong with the request itself."""
@@ -66,9 +64,22 @@ async def answer(
 ) -> HttpResponseBase:
     """Run a request and answer it, streamed or whole. What it holds is given up with the HTTP request at the latest."""
     services, scope = services_of(request), scope_of(request)
-    new_request = _new_request(request, body, route=route, prompts=prompts, tool_use=tool_use)
-    scope.passage.reached_door = True
-    started = await services.starter.start(new_request, cleanup=scope.cleanup)
+    forced = None if tool_use is None else tool_use.grammar
+    grammar = forced or grammar_of(body)
+    started = await begin(
+        request,
+        route=route,
+        model=body.model,
+        named=body.pool,
+        prompts=checked(prompts, grammar, text_model=route.text_model, param="tools" if forced is not None else None),
+        num_choices=num_sequences_of(body),
+        params_for=functools.partial(sampling_of, body, seed=choose_seed(body), grammar=grammar),
+        stop=stops_of(body),
+        output=_output_of(body),
+        priority=body.priority,
+        cache_salt=body.cache_salt or "",
+        timeout_seconds=body.timeout,
+    )
     stream = _as_asked(started.stream, body, tool_use=tool_use, request_id=scope.request_id)
     num_choices = len(prompts) * num_sequences_of(body)
     response: HttpResponseBase
@@ -107,37 +118,6 @@ async def _answer_whole(stream: Stream, body: GenerationRequest, shape: Shape, *
             tells_logprobs=num_logprobs_of(body) is not None,
         )
     return await _shape_whole(answers, stream, shape)
-
-
-def _new_request(
-    request: HttpRequest,
-    body: GenerationRequest,
-    *,
-    route: Route,
-    prompts: Sequence[Prompt],
-    tool_use: ToolUse | None,
-) -> NewRequest:
-    services, scope, principal = services_of(request), scope_of(request), principal_of(request)
-    forced = None if tool_use is None else tool_use.grammar
-    grammar = forced or grammar_of(body)
-    return NewRequest(
-        request_id=scope.request_id,
-        route=route,
-        route_for=route_finder(request, body.model, named=body.pool),
-        tenant=f"tenant:{principal.tenant_id}",  # a name may be another's tomorrow
-        prompts=checked(prompts, grammar, text_model=route.text_model, param="tools" if forced is not None else None),
-        num_choices=num_sequences_of(body),
-        params_for=functools.partial(sampling_of, body, seed=choose_seed(body), grammar=grammar),
-        stop=stops_of(body),
-        arrived_at=scope.arrived_at,
-        output=_output_of(body),
-        account=principal.account,
-        read_account=functools.partial(services.authenticator.account_of, principal.key_prefix),
-        tell=scope.rate_limits.set,
-        priority=body.priority,
-        cache_salt=body.cache_salt or "",
-        timeout_seconds=body.timeout,
-    )
 
 
 def _output_of(body: GenerationRequest) -> Output:

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import httpx
 import pytest
 
 from serving.config.asgi import build_application
 from serving.tuning.services import ensure_pool
 from tests.dashboard.harness import POOL, Page, Services, console_services, new_session
+from tests.dashboard.tenancy import browser, session_of
 
 OpenPage = Callable[..., Page]
 
@@ -59,3 +61,10 @@ async def make_page(application: Any) -> AsyncIterator[OpenPage]:
 async def page(make_page: OpenPage, operator: str) -> Page:
     """An operator's page, not connected yet."""
     return make_page(operator)
+
+
+@pytest.fixture
+async def admin(application: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """A browser in which an administrator, ann, has signed in."""
+    async with browser(application, await session_of("admin", "ann")) as client:
+        yield client

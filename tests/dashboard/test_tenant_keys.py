@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime
 import logging
 import re
-from collections.abc import AsyncIterator
-from typing import Any
 
 import httpx
 import pytest
@@ -20,25 +18,17 @@ from tests.admission.opening import open_with
 from tests.dashboard.harness import Services
 from tests.dashboard.tenancy import (
     TENANTS,
-    browser,
     errors_of,
     fields_of,
     in_thread,
     make_key,
     make_tenant,
     page_of,
-    session_of,
     submit,
     words,
 )
 
 KEY = re.compile(r"fp-[0-9a-f]{12}-[A-Za-z0-9_-]{43}")
-
-
-@pytest.fixture
-async def admin(application: Any) -> AsyncIterator[httpx.AsyncClient]:
-    async with browser(application, await session_of("admin", "ann")) as client:
-        yield client
 
 
 @pytest.fixture

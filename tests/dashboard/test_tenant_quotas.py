@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -17,23 +16,15 @@ from serving.contracts.quotas import quota_names
 from tests.dashboard.harness import Services
 from tests.dashboard.tenancy import (
     TENANTS,
-    browser,
     errors_of,
     fields_of,
     in_thread,
     make_key,
     make_tenant,
     page_of,
-    session_of,
     submit,
     words,
 )
-
-
-@pytest.fixture
-async def admin(application: Any) -> AsyncIterator[httpx.AsyncClient]:
-    async with browser(application, await session_of("admin", "ann")) as client:
-        yield client
 
 
 class Owner:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -32,12 +31,6 @@ from tests.dashboard.tenancy import (
 
 NEW = f"{TENANTS}new/"
 SECRET = "fp-0123456789ab-" + "s" * 43
-
-
-@pytest.fixture
-async def admin(application: Any) -> AsyncIterator[httpx.AsyncClient]:
-    async with browser(application, await session_of("admin", "ann")) as client:
-        yield client
 
 
 async def change(services: Services, tenant: Tenant, author: str = "ben", reason: str = "", **changes: Any) -> None:
