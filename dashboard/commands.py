@@ -21,6 +21,7 @@ from dashboard.protocol import (
     Versions,
 )
 from dashboard.sessions import Operator
+from serving.contracts.actors import Actor, Author
 from serving.contracts.errors import DomainError, PoolNotFound, StaleVersion
 from serving.contracts.tunables import describe
 from serving.telemetry.frames import INTERVAL_NAMES, PERCENTILES, POINT_FIELDS, WINDOWS_SECONDS
@@ -52,8 +53,9 @@ class Commands:
             versions=_describe(selectors.versions_of(pool, limit=NUM_VERSIONS)),
         )
 
-    def answer(self, command: Command, operator: Operator) -> Versions | Stored | Refused:
-        """Carry a command out in the operator's name; what the services refuse is told with all that helps.
+    def answer(self, command: Command, operator: Operator, *, address: str = "") -> Versions | Stored | Refused:
+        """Carry a command out in the operator's name; what the services refuse is told with all that helps. `address`
+        is where the page is.
 
         Raises `PoolNotFound`: a page whose pool is gone has nothing more to ask.
         """
@@ -61,8 +63,9 @@ class Commands:
             return Versions(id=command.id, versions=_describe(selectors.versions(self.pool, limit=NUM_VERSIONS)))
         if not operator.may_steer:
             return Refused(id=command.id, code="permission_denied", message="you may watch, but not change tunables")
+        author = Actor(operator.name, "user", address=address)
         try:
-            return Stored(id=command.id, version=describe_version(self._store(command, author=operator.name)))
+            return Stored(id=command.id, version=describe_version(self._store(command, author=author)))
         except PoolNotFound:
             raise
         except DomainError as error:
@@ -74,7 +77,7 @@ class Commands:
                 newer=self._newer_than(command.based_on) if isinstance(error, StaleVersion) else [],
             )
 
-    def _store(self, command: Change | RollBack, *, author: str) -> StoredVersion:
+    def _store(self, command: Change | RollBack, *, author: Author) -> StoredVersion:
         if isinstance(command, Change):
             return services.change(
                 self.pool,
@@ -83,6 +86,8 @@ class Commands:
                 author=author,
                 redis=self.redis,
                 based_on=command.based_on,
+                guardrail=command.guardrail,
+                canary=command.canary,
             )
         return services.roll_back(
             self.pool,

@@ -11,11 +11,12 @@ _ROWS_AT_ONCE = 500
 
 
 def csv_pieces(header: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
-    """The table as CSV (RFC 4180), piece by piece. Texts that a spreadsheet would take for a formula begin with an
-    apostrophe (OWASP, "CSV Injection")."""
+    """The table as CSV (RFC 4180), piece by piece; an empty header is left out, as of rows that go on with a table.
+    Texts that a spreadsheet would take for a formula begin with an apostrophe (OWASP, "CSV Injection")."""
     buffer = io.StringIO()
     writer = csv.writer(buffer)
-    writer.writerow(header)
+    if header:
+        writer.writerow(header)
     for number, row in enumerate(rows, start=1):
         writer.writerow([_harmless(cell) for cell in row])
         if number % _ROWS_AT_ONCE == 0:

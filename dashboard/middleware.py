@@ -33,7 +33,11 @@ _PROBLEMS = {
         "Your account may not do this. If it may, the form was out of date, as after signing in again: go back to the"
         " page, reload it and try once more.",
     ),
-    404: ("Nothing here", "There is no such page; its pool, tenant or key may be gone."),
+    404: (
+        "Nothing here",
+        "There is no such page; its pool, tenant, key or request may be gone. A request that has just ended is in the"
+        " log within a few seconds.",
+    ),
     405: ("Not like this", "This address belongs to a button, not to a page."),
 }
 

@@ -16,7 +16,13 @@ ADMINISTERING = "admission.change_tenant"
 VIEWING_TENANTS = "admission.view_tenant"
 """Seeing a tenant stands for seeing its keys, its quotas and what it used."""
 
-AUDITING = "admission.view_auditentry"
+AUDITING = "audit.view_auditevent"
+
+VIEWING_REQUESTS = "telemetry.view_requestrecord"
+"""Seeing the log of requests, and what is in flight, names tenants and keys."""
+
+VIEWING_TEXTS = "telemetry.view_request_text"
+"""Reading prompts and answers, where a tenant lets them be kept."""
 
 User = AbstractBaseUser | AnonymousUser
 
@@ -47,8 +53,23 @@ def may_view_tenants(user: User) -> bool:
 
 
 def may_audit(user: User) -> bool:
-    """Whether the user may read who changed what of tenants. Blocking, as `may_steer`."""
+    """Whether the user may read the audit. Blocking, as `may_steer`."""
     return _may(user, AUDITING)
+
+
+def may_view_requests(user: User) -> bool:
+    """Whether the user may see the log of requests and what is in flight. Blocking, as `may_steer`."""
+    return _may(user, VIEWING_REQUESTS)
+
+
+def may_view_texts(user: User) -> bool:
+    """Whether the user may read the prompts and answers that are kept. Blocking, as `may_steer`."""
+    return _may(user, VIEWING_TEXTS)
+
+
+def may_abort(user: User) -> bool:
+    """Whether the user may end a request in flight: who steers may lower `max_running`, too. Blocking."""
+    return may_steer(user) and may_view_requests(user)
 
 
 def _may(user: User, permission: str) -> bool:

@@ -10,19 +10,16 @@ from typing import Any, Protocol
 from serving.contracts.tunables import TunableSpec, describe
 
 _GROUPS = {
-    "Batching": (
-        "mode",
-        "batch_window_ms",
-        "max_running",
-        "max_batch_tokens",
+    "Batch": ("mode", "batch_window_ms", "max_running", "max_batch_tokens"),
+    "Prompts and streams": (
         "max_prefill_chunk",
         "prefill_share",
         "long_prompt_tokens",
         "max_long_prefills",
         "long_prompt_pool",
-        "order",
     ),
     "Queue": (
+        "order",
         "max_queue_requests",
         "max_queue_tokens",
         "urgent_queue_ratio",
@@ -30,6 +27,16 @@ _GROUPS = {
     ),
     "Objectives": ("slo_ttft_ms", "slo_itl_ms", "early_reject"),
     "KV memory": ("kv_limit_ratio", "kv_watermark_ratio", "prefix_caching"),
+}
+_TRADES = {
+    "Batch": "Throughput against latency: a larger batch makes more tokens a second, and each stream waits longer for"
+    " its next one.",
+    "Prompts and streams": "TTFT against ITL: what prompts get of a step comes sooner to its first token, and running"
+    " streams wait for it.",
+    "Queue": "Waiting against refusing: a longer queue turns fewer away and lets them wait longer.",
+    "Objectives": "Late against refused: with early_reject, what would miss its objective is turned away at once.",
+    "KV memory": "Company against recomputing: memory that is kept free or cached spares preemptions and prompts, and"
+    " has room for fewer sequences.",
 }
 _REST = "Other"
 _UNIT_SUFFIXES = ("_ms", "_ratio")
@@ -69,10 +76,11 @@ class Lever:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LeverGroup:
-    """Levers under one heading."""
+    """Levers under one heading. `trade` says what they weigh against what; empty where nothing holds for all."""
 
     title: str
     levers: tuple[Lever, ...]
+    trade: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -104,7 +112,11 @@ def present_levers(specs: Sequence[TunableSpec], *, pools: Sequence[str] = ()) -
     grouped = {name for names in _GROUPS.values() for name in names}
     titles = {**_GROUPS, _REST: tuple(name for name in by_name if name not in grouped)}
     groups = (
-        LeverGroup(title, tuple(_present_lever(by_name[name], pools) for name in names if name in by_name))
+        LeverGroup(
+            title,
+            tuple(_present_lever(by_name[name], pools) for name in names if name in by_name),
+            trade=_TRADES.get(title, ""),
+        )
         for title, names in titles.items()
     )
     return tuple(group for group in groups if group.levers)
@@ -117,18 +129,23 @@ def present_windows(windows_seconds: Iterable[int]) -> tuple[str, ...]:
 
 def present_versions(versions: Iterable[StoredVersion], *, in_force: int) -> tuple[VersionRow, ...]:
     """A row a version; `in_force` is the newest version's number."""
-    units = {spec.name: "" if spec.unit == "ratio" else spec.unit for spec in describe()}
     return tuple(
         VersionRow(
             number=version.number,
             created_at=version.created_at,
             author=version.author,
-            changes=_present_changes(version.changes, units),
+            changes=present_changes(version.changes),
             reason=version.reason,
             is_in_force=version.number == in_force,
         )
         for version in versions
     )
+
+
+def present_changes(changes: Mapping[str, Any]) -> tuple[ChangeRow, ...]:
+    """A row a tunable of `{name: [old, new]}`."""
+    units = {spec.name: "" if spec.unit == "ratio" else spec.unit for spec in describe()}
+    return tuple(ChangeRow(name, _shown(old), _shown(new), units.get(name, "")) for name, (old, new) in changes.items())
 
 
 def _present_lever(spec: TunableSpec, pools: Sequence[str]) -> Lever:
@@ -162,10 +179,6 @@ def _label(name: str) -> str:
         name = name.removesuffix(suffix)
     first, *rest = name.split("_")
     return " ".join([_ABBREVIATIONS.get(first, first.capitalize()), *(_ABBREVIATIONS.get(word, word) for word in rest)])
-
-
-def _present_changes(changes: Mapping[str, Any], units: Mapping[str, str]) -> tuple[ChangeRow, ...]:
-    return tuple(ChangeRow(name, _shown(old), _shown(new), units.get(name, "")) for name, (old, new) in changes.items())
 
 
 def _shown(value: Any) -> str:

@@ -15,7 +15,9 @@ from django.views.decorators.http import require_POST
 
 from dashboard.services import Answer, scope_of, services_of
 from dashboard.sessions import check_prompter
+from dashboard.signing import acting
 from dashboard.threads import in_thread
+from serving.audit.services import record
 from serving.contracts.errors import (
     DomainError,
     InvalidValue,
@@ -37,6 +39,8 @@ _STATUS = {
     "unknown_field": 400,
     "invalid_json": 400,
     "context_length_exceeded": 400,
+    "missing_field": 400,
+    "unsupported_field": 400,
     "prompt_too_long": 400,
     "signed_out": 401,
     "permission_denied": 403,
@@ -45,6 +49,7 @@ _STATUS = {
     "predicted_too_late": 429,
     "rate_limit_exceeded": 429,
     "insufficient_quota": 429,
+    "aborted_by_operator": 410,
     "unavailable": 503,
 }
 _HEADERS = {"X-Accel-Buffering": "no"}  # proxies that collect a response would hold its text back
@@ -72,7 +77,7 @@ async def prompt(request: HttpRequest, pool: str) -> HttpResponseBase:
     What is refused before the answer begins has its HTTP status and `{"error": {code, message, param}}`.
     """
     try:
-        await _check_user(request)
+        user = await check_user(request)
         question = read_question(request.body)
         scope = scope_of(request)
         answer = await services_of(request).prompter.prompt(
@@ -84,19 +89,15 @@ async def prompt(request: HttpRequest, pool: str) -> HttpResponseBase:
             arrived_at=scope.arrived_at,
             cleanup=scope.cleanup,
         )
+        await note_prompt(request, user, pool=pool)
     except Exception as error:
-        return _refuse(error)
-    return StreamingHttpResponse(_lines(answer), content_type="application/x-ndjson", headers=_HEADERS)
+        return refuse(error)
+    return answer_in_lines(_lines(answer))
 
 
 def read_question(body: bytes) -> Question:
     """A checked question. Raises a `DomainError` that names field, value and bounds."""
-    try:
-        given = msgspec.json.decode(body)
-    except (ValueError, RecursionError):
-        raise InvalidJson("the body is not valid JSON") from None
-    if not isinstance(given, dict):
-        raise InvalidJson("the body must be a JSON object")
+    given = read_object(body)
     for name in given.keys() - {"text", "max_tokens", "temperature"}:
         raise UnknownField(f"there is no field {name[:200]!r}", param=name[:200])
     checks: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -122,14 +123,38 @@ def _is_temperature(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= MAX_TEMPERATURE
 
 
-async def _check_user(request: HttpRequest) -> None:
-    """Raises `SignedOut` and `NotAllowed`.
+async def check_user(request: HttpRequest) -> str:
+    """The name of the user who asks. Raises `SignedOut` and `NotAllowed`.
 
     Not by `request.auser()`: what Django's own thread takes from the database's pool goes back when the response has
     ended, and an answer may take minutes.
     """
     key = request.COOKIES.get(settings.SESSION_COOKIE_NAME)
-    await in_thread(check_prompter, key)
+    return await in_thread(check_prompter, key)
+
+
+async def note_prompt(request: HttpRequest, user: str, *, pool: str) -> None:
+    """Write down that a model was asked: not what it was asked."""
+    request_id = scope_of(request).request_id
+    await in_thread(
+        record, "prompt sent", actor=acting(request, user), subject_kind="request", subject=request_id, pool=pool
+    )
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """A body's JSON object. Raises `InvalidJson`."""
+    try:
+        given = msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        raise InvalidJson("the body is not valid JSON") from None
+    if not isinstance(given, dict):
+        raise InvalidJson("the body must be a JSON object")
+    return given
+
+
+def answer_in_lines(lines: AsyncIterator[bytes]) -> StreamingHttpResponse:
+    """The response that streams these lines."""
+    return StreamingHttpResponse(lines, content_type="application/x-ndjson", headers=_HEADERS)
 
 
 async def _lines(answer: Answer) -> AsyncIterator[bytes]:
@@ -138,12 +163,12 @@ async def _lines(answer: Answer) -> AsyncIterator[bytes]:
         async for delta in answer:
             reason = delta.finish_reason or reason
             if delta.text:
-                yield _line({"text": delta.text})
+                yield line_of({"text": delta.text})
     except Exception as error:
-        yield _line({"error": _describe(error)})
+        yield line_of({"error": describe(error)})
         return
     usage = answer.usage
-    yield _line(
+    yield line_of(
         {
             "done": {
                 "finish_reason": reason,
@@ -154,12 +179,14 @@ async def _lines(answer: Answer) -> AsyncIterator[bytes]:
     )
 
 
-def _line(value: Any) -> bytes:
+def line_of(value: Any) -> bytes:
+    """A value as one line of JSON."""
     return msgspec.json.encode(value) + b"\n"
 
 
-def _refuse(error: Exception) -> HttpResponse:
-    description = _describe(error)
+def refuse(error: Exception) -> HttpResponse:
+    """The response to what is refused before its answer begins."""
+    description = describe(error)
     headers = {}
     if isinstance(error, PredictedTooLate | QueueFull | QuotaExceeded | Unavailable):
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_seconds)))
@@ -171,7 +198,8 @@ def _refuse(error: Exception) -> HttpResponse:
     )
 
 
-def _describe(error: Exception) -> dict[str, str | None]:
+def describe(error: Exception) -> dict[str, str | None]:
+    """An error as a page is told of it; one that nobody foresaw is logged, and its text kept back."""
     if isinstance(error, DomainError):
         return {"code": error.code, "message": error.message, "param": error.param}
     logger.error("A prompt from the console failed", exc_info=error)

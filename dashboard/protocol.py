@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from serving.contracts.guardrails import GuardrailTerms
 from serving.contracts.tunables import TunableSpec
 
 LONGEST_MESSAGE_BYTES = 65_536
@@ -50,12 +51,15 @@ class Ack(msgspec.Struct, frozen=True, tag="ack", forbid_unknown_fields=True):
 
 
 class Change(msgspec.Struct, frozen=True, tag="change", forbid_unknown_fields=True):
-    """Change tunables. `based_on` is the version that the operator saw when they began."""
+    """Change tunables. `based_on` is the version that the operator saw when they began. The change may go back by
+    itself (`guardrail`), and run on one engine first (`canary`)."""
 
     id: _Number
     changes: dict[str, Any]
     based_on: _Number
     reason: str = ""
+    guardrail: GuardrailTerms | None = None
+    canary: bool = False
 
 
 class RollBack(msgspec.Struct, frozen=True, tag="roll_back", forbid_unknown_fields=True):

@@ -12,7 +12,9 @@ from django.contrib.auth.models import Group, Permission
 from django.db import IntegrityError, transaction
 from django.db.models import Q
 
-from dashboard.permissions import ADMINISTERING, AUDITING, PROMPTING, STEERING
+from dashboard.permissions import ADMINISTERING, AUDITING, PROMPTING, STEERING, VIEWING_REQUESTS, VIEWING_TEXTS
+from serving.audit.services import record
+from serving.contracts.actors import COMMAND_LINE
 from serving.contracts.errors import InvalidValue
 
 _READING = ("tuning.view_pool", "tuning.view_tunablesversion")
@@ -25,19 +27,22 @@ _READING_TENANTS = (
 )
 ROLES: dict[str, tuple[str, ...]] = {
     "viewer": _READING,
-    "operator": (*_READING, STEERING, PROMPTING),
+    # A viewer sees figures and no names; who steers must see whom it hits, but not what they wrote.
+    "operator": (*_READING, STEERING, PROMPTING, VIEWING_REQUESTS),
     "admin": (
         *_READING,
         STEERING,
         PROMPTING,
         *_READING_TENANTS,
+        VIEWING_REQUESTS,
+        VIEWING_TEXTS,
         ADMINISTERING,
         "admission.add_tenant",
         "admission.add_apikey",
         "admission.change_apikey",
         "admission.add_quotaversion",
     ),
-    "auditor": (*_READING, *_READING_TENANTS),
+    "auditor": (*_READING, *_READING_TENANTS, VIEWING_REQUESTS, VIEWING_TEXTS),
 }
 """What each role may do. All may watch, which goes by the account's staff flag."""
 
@@ -71,6 +76,7 @@ def create_console_user(name: str, *, role: str) -> str:
         with transaction.atomic():
             user = users.create_user(name, password=password, is_staff=True)
             user.groups.add(Group.objects.get(name=role))
+            record("user made", actor=COMMAND_LINE, subject_kind="user", subject=name, changes={"role": [None, role]})
     except IntegrityError:
         raise InvalidValue("name", name, "a name that no user has yet") from None
     return password

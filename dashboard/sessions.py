@@ -51,10 +51,12 @@ def read_operator(session_key: str | None) -> Operator:
     return Operator(user.get_username(), may_steer(user))
 
 
-def check_prompter(session_key: str | None) -> None:
-    """Raise `SignedOut` and `NotAllowed` unless the session's user may ask the models. Blocking."""
-    if not may_prompt(read_watcher(session_key)):
+def check_prompter(session_key: str | None) -> str:
+    """The name of the session's user, who may ask the models; raises `SignedOut` and `NotAllowed`. Blocking."""
+    user = read_watcher(session_key)
+    if not may_prompt(user):
         raise NotAllowed("you may watch, but not ask the model")
+    return user.get_username()
 
 
 def read_watcher(session_key: str | None) -> AbstractBaseUser:

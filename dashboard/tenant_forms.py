@@ -47,6 +47,7 @@ class StoredTenant(Protocol):
     most_urgent: int
     pools: Any
     enabled: bool
+    keeps_text: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,7 @@ class Draft:
     weight: str = "1"
     most_urgent: str = "0"
     enabled: bool = True
+    keeps_text: bool = False
     all_pools: bool = True
     ranks: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
@@ -68,6 +70,7 @@ class Draft:
             "weight": _number(self.weight, _NUMBER, float),
             "most_urgent": _number(self.most_urgent, _INTEGER, int),
             "enabled": self.enabled,
+            "keeps_text": self.keeps_text,
             "pools": None if self.all_pools else ranked,
         }
 
@@ -85,6 +88,7 @@ def draft_of_values(values: Mapping[str, Any]) -> Draft:
         weight=f"{values['weight']:.15g}",
         most_urgent=str(values["most_urgent"]),
         enabled=values["enabled"],
+        keeps_text=values["keeps_text"],
         all_pools=pools is None,
         ranks={name: rank for rank, name in enumerate(pools or (), start=1)},
     )
@@ -97,6 +101,7 @@ def attributes_of(tenant: StoredTenant) -> dict[str, Any]:
         "weight": tenant.weight,
         "most_urgent": tenant.most_urgent,
         "enabled": tenant.enabled,
+        "keeps_text": tenant.keeps_text,
         "pools": tenant.pools,
     }
 
@@ -109,6 +114,7 @@ def read_draft(post: Posted) -> Draft:
         weight=post.get("weight", "").strip(),
         most_urgent=post.get("most_urgent", "").strip(),
         enabled="enabled" in post,
+        keeps_text="keeps_text" in post,
         all_pools=post.get("pools", "all") == "all",
         ranks={name: int(rank) for name, rank in ranks.items() if rank.isascii() and rank.isdigit() and len(rank) < 4},
     )

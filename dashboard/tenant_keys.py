@@ -91,7 +91,7 @@ async def revoke(request: HttpRequest, tenant_id: int, prefix: str) -> HttpRespo
         return await render_page(request, "dashboard/tenant_key_revoke.html", page)
     actor, reason = await actor_of(request), request.POST.get("reason", "")
     try:
-        await in_thread(services.revoke_key, tenant_id, prefix, author=actor.name, redis=actor.redis, reason=reason)
+        await in_thread(services.revoke_key, tenant_id, prefix, author=actor.author, redis=actor.redis, reason=reason)
     except InvalidValue as error:
         page = await in_thread(_read_revoking, tenant_id, prefix, reason=reason, problem=error.message)
         return await render_page(request, "dashboard/tenant_key_revoke.html", page, status=400)
@@ -194,7 +194,7 @@ def _make(tenant_id: int, post: forms.Posted, actor: Actor) -> KeyMadePage | Key
         try:
             _, made = services.add_key(
                 tenant_id,
-                author=actor.name,
+                author=actor.author,
                 redis=actor.redis,
                 scopes=scopes,
                 label=label,

@@ -16,7 +16,9 @@ from redis import Redis
 
 from dashboard.permissions import User, may_administer, may_view_tenants
 from dashboard.services import services_of
+from dashboard.signing import acting
 from dashboard.threads import in_thread
+from serving.contracts.actors import Author
 from serving.contracts.errors import KeyNotFound, TenantNotFound
 
 View = Callable[..., Coroutine[Any, Any, HttpResponseBase]]
@@ -36,7 +38,7 @@ class TenantHeading:
 class Actor:
     """Who changes something, and the Redis in which every door is told of it."""
 
-    name: str
+    author: Author
     redis: Redis
 
 
@@ -52,7 +54,8 @@ def for_administrators(view: View) -> View:
 
 async def actor_of(request: HttpRequest) -> Actor:
     """Who makes a request."""
-    return Actor((await request.auser()).get_username(), services_of(request).blocking_redis)
+    name = (await request.auser()).get_username()
+    return Actor(acting(request, name), services_of(request).blocking_redis)
 
 
 async def render_page(request: HttpRequest, template: str, page: Any, *, status: int = 200) -> HttpResponse:

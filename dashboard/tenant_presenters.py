@@ -42,26 +42,26 @@ class Use(Protocol):
     def tokens_of_month(self) -> int | None: ...
 
 
-class StoredChange(Protocol):
-    """An entry of a tenant's audit, or a version of quotas, as the database has it."""
+class StoredEvent(Protocol):
+    """An event of the audit as the database has it."""
 
+    at: datetime.datetime
+    actor: str
+    action: str
+    subject_kind: str
+    subject: str
+    changes: dict[str, Any]
+    reason: str
+
+
+class StoredQuotas(Protocol):
+    """A version of quotas as the database has it."""
+
+    number: int
     changes: dict[str, Any]
     reason: str
     author: str
     created_at: datetime.datetime
-
-
-class StoredEntry(StoredChange, Protocol):
-    """An entry of a tenant's audit as the database has it."""
-
-    action: str
-    key_prefix: str
-
-
-class StoredQuotas(StoredChange, Protocol):
-    """A version of quotas as the database has it."""
-
-    number: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class QuotaVersionRow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AuditRow:
-    """One entry of a tenant's audit."""
+    """One event of a tenant's audit."""
 
     created_at: datetime.datetime
     author: str
@@ -186,18 +186,18 @@ def present_versions(versions: Iterable[StoredQuotas], *, in_force: int) -> tupl
     )
 
 
-def present_audit(entries: Iterable[StoredEntry]) -> tuple[AuditRow, ...]:
-    """A row an entry. Of what was made only the new values are told: there were none before."""
+def present_audit(events: Iterable[StoredEvent]) -> tuple[AuditRow, ...]:
+    """A row an event. Of what was made only the new values are told: there were none before."""
     return tuple(
         AuditRow(
-            created_at=entry.created_at,
-            author=entry.author,
-            action=entry.action,
-            key_prefix=entry.key_prefix,
-            changes=present_changes(entry.changes, is_new=entry.action.endswith(" made")),
-            reason=entry.reason,
+            created_at=event.at,
+            author=event.actor,
+            action=event.action,
+            key_prefix=event.subject if event.subject_kind == "key" else "",
+            changes=present_changes(event.changes, is_new=event.action.endswith(" made")),
+            reason=event.reason,
         )
-        for entry in entries
+        for event in events
     )
 
 

@@ -131,7 +131,7 @@ def change(tenant_id: int, post: forms.Posted, actor: Actor, *, key_prefix: str 
         change_quotas(
             tenant_id,
             values,
-            author=actor.name,
+            author=actor.author,
             redis=actor.redis,
             key_prefix=key_prefix,
             reason=reason,
@@ -156,7 +156,7 @@ def roll_back_to(
         roll_back_quotas(
             tenant_id,
             min(number, _LARGEST_NUMBER),
-            author=actor.name,
+            author=actor.author,
             redis=actor.redis,
             key_prefix=key_prefix,
             reason=post.get("reason", ""),

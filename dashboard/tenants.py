@@ -36,6 +36,7 @@ from dashboard.tenant_presenters import (
 from dashboard.tenant_reading import read_bars
 from dashboard.threads import in_thread
 from serving.admission import selectors, tenants
+from serving.audit.selectors import events_of_tenant
 from serving.contracts.errors import DomainError, InvalidValue, StaleVersion
 from serving.contracts.texts import without_secrets
 from serving.tuning.selectors import pool_names
@@ -135,15 +136,16 @@ def _read_overview(tenant_id: int, *, user: Any, actor: Actor) -> OverviewPage:
         "weight": f"{tenant.weight:g}",
         "most_urgent": tenant.most_urgent,
         "pools": pools_in_words(tenant.pools),
+        "keeps_text": tenant.keeps_text,
         "created_at": tenant.created_at,
     }
-    entries = selectors.audit_entries(tenant, limit=_NUM_ENTRIES) if may_audit(user) else None
+    events = events_of_tenant(tenant.pk, limit=_NUM_ENTRIES) if may_audit(user) else None
     return OverviewPage(
         tenant=heading_of(tenant),
         may_administer=may_administer(user),
         attributes=attributes,
         bars=read_bars(f"tenant:{tenant.pk}", quotas, redis=actor.redis),
-        audit=None if entries is None else present_audit(entries),
+        audit=None if events is None else present_audit(events),
     )
 
 
@@ -157,7 +159,7 @@ def _make(post: forms.Posted, actor: Actor) -> int | NewPage:
         try:
             name = values.pop("name")
             made = tenants.create_tenant(
-                name, author=actor.name, redis=actor.redis, quotas=quotas, reason=reason, **values
+                name, author=actor.author, redis=actor.redis, quotas=quotas, reason=reason, **values
             )
             return int(made.pk)
         except DomainError as error:
@@ -205,7 +207,7 @@ def _change(tenant_id: int, post: forms.Posted, actor: Actor) -> bool | EditPage
     if errors:
         return _edit_page(tenant_id, **typed, **as_before, errors=errors)
     try:
-        tenants.change_tenant(tenant_id, changes, author=actor.name, redis=actor.redis, reason=reason, seen=seen)
+        tenants.change_tenant(tenant_id, changes, author=actor.author, redis=actor.redis, reason=reason, seen=seen)
     except StaleVersion as error:
         return _conflict_page(tenant_id, changes, reason=reason, problem=error.message)
     except DomainError as error:
@@ -216,8 +218,8 @@ def _change(tenant_id: int, post: forms.Posted, actor: Actor) -> bool | EditPage
 def _conflict_page(tenant_id: int, changes: Mapping[str, Any], *, reason: str, problem: str) -> EditPage:
     """What was typed, over what is stored by now: to store it again is to store it on top."""
     tenant = selectors.find_tenant(tenant_id)
-    entries = selectors.audit_entries(tenant, limit=_NUM_ENTRIES)
-    newest = present_audit([entry for entry in entries if not changes.keys().isdisjoint(entry.changes)][:1])
+    events = events_of_tenant(tenant.pk, limit=_NUM_ENTRIES)
+    newest = present_audit([event for event in events if not changes.keys().isdisjoint(event.changes)][:1])
     draft = forms.draft_of_values({**forms.attributes_of(tenant), **changes})
     return _edit_page(tenant_id, draft, reason=without_secrets(reason), problem=problem, is_stale=True, newer=newest)
 

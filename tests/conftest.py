@@ -8,8 +8,10 @@ from pathlib import Path
 
 import psycopg
 import pytest
+import pytest_django
 import redis
 
+from tests.audit.triggers import drop_triggers
 from tests.servers import running_postgres, running_valkey
 
 _LONGEST = "tests/engine/test_default_model_text.py"
@@ -18,6 +20,13 @@ _LONGEST = "tests/engine/test_default_model_text.py"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest module first: where modules run side by side, none is left to run alone at the end."""
     items.sort(key=lambda item: not item.nodeid.startswith(_LONGEST))
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, django_db_blocker: pytest_django.DjangoDbBlocker) -> None:
+    """As ever, but that the audit's table can be emptied: SQLite does so after a test by deleting rows."""
+    with django_db_blocker.unblock():
+        drop_triggers()
 
 
 @pytest.fixture(scope="session")

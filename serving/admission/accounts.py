@@ -35,7 +35,8 @@ class Account:
     older one, so that what was revoked or lowered counts at once. None is never old. `weight` is the tenant's share
     where the pool's order is `fair`, and `most_urgent` the lowest priority that its requests may have. `tenant_id` and
     `key_prefix` say under whose name the ledger keeps what was used; it keeps nothing of no tenant. `pools` are the
-    names of those that its requests may use, in order of preference; None is all.
+    names of those that its requests may use, in order of preference; None is all. `tenant_name` is for the log of
+    requests, which keeps their texts where `keeps_text` says so.
     """
 
     charges: tuple[Charge, ...] = ()
@@ -45,3 +46,5 @@ class Account:
     tenant_id: int | None = None
     key_prefix: str = ""
     pools: tuple[str, ...] | None = None
+    tenant_name: str = ""
+    keeps_text: bool = False

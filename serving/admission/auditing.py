@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from serving.admission.models import AuditEntry, Tenant
+from serving.admission.models import Tenant
+from serving.audit.actions import Action
+from serving.audit.services import record
+from serving.contracts.actors import Author
 from serving.contracts.errors import InvalidValue
 from serving.contracts.texts import is_storable
 
 LONGEST_REASON = 500
-COMMAND_LINE = "command line"
-"""Who changed what nobody signed in for."""
 
 
 def check_reason(reason: str) -> None:
@@ -21,15 +22,23 @@ def check_reason(reason: str) -> None:
 
 
 def write_down(
-    action: str,
+    action: Action,
     tenant: Tenant,
     *,
-    author: str,
+    author: Author,
     key_prefix: str = "",
     changes: Mapping[str, Any] | None = None,
     reason: str = "",
 ) -> None:
-    """Add to the tenant's audit; to be called in the transaction of the change. `changes` is `{name: [old, new]}`."""
-    AuditEntry.objects.create(
-        tenant=tenant, key_prefix=key_prefix, action=action, changes=dict(changes or {}), reason=reason, author=author
+    """Add to the audit what was done to a tenant or, where `key_prefix` is given, to that key of the tenant's; to be
+    called in the transaction of the change. `changes` is `{name: [old, new]}`."""
+    record(
+        action,
+        actor=author,
+        subject_kind="key" if key_prefix else "tenant",
+        subject=key_prefix or tenant.name,
+        tenant=tenant.name,
+        tenant_id=tenant.pk,
+        changes=changes,
+        reason=reason,
     )

@@ -6,10 +6,13 @@ from serving.admission.accounts import Account, Charge
 from serving.admission.models import Tenant
 from serving.admission.selectors import current_quotas
 from serving.admission.tenants import ensure_tenant
+from serving.contracts.actors import Actor
 from serving.contracts.errors import PermissionDenied
 
 CONSOLE_TENANT = "console"
 """The tenant whose usage and quotas those of the console's prompts are; it needs no key."""
+
+_CONSOLE = Actor("the console", "system")
 
 
 def read_console_account() -> Account:
@@ -17,7 +20,7 @@ def read_console_account() -> Account:
 
     Raises `PermissionDenied` where the tenant is disabled.
     """
-    tenant = Tenant.objects.filter(name=CONSOLE_TENANT).first() or ensure_tenant(CONSOLE_TENANT, author="the console")
+    tenant = Tenant.objects.filter(name=CONSOLE_TENANT).first() or ensure_tenant(CONSOLE_TENANT, author=_CONSOLE)
     if not tenant.enabled:
         raise PermissionDenied(f"prompts from the console are switched off: the tenant {CONSOLE_TENANT!r} is disabled")
     version, quotas = current_quotas(tenant)
@@ -27,4 +30,6 @@ def read_console_account() -> Account:
         most_urgent=tenant.most_urgent,
         tenant_id=tenant.pk,
         pools=None if tenant.pools is None else tuple(tenant.pools),
+        tenant_name=tenant.name,
+        keeps_text=tenant.keeps_text,
     )

@@ -10,13 +10,14 @@ from django.db import models
 class Tenant(models.Model):
     """Someone whose requests are told apart from others'. `weight` is its share where the pool's order is `fair`,
     `most_urgent` the lowest priority that its requests may have, `pools` the names of those that they may use, in order
-    of preference; None is all."""
+    of preference; None is all. `keeps_text` lets the log of requests keep what they say and are answered."""
 
     name = models.CharField(max_length=100, unique=True)
     weight = models.FloatField(default=1.0)
     most_urgent = models.SmallIntegerField(default=0)
     pools = models.JSONField(null=True, blank=True)
     enabled = models.BooleanField(default=True)
+    keeps_text = models.BooleanField(default=False)
     created_at = models.DateTimeField(auto_now_add=True)
 
     def __str__(self) -> str:
@@ -73,25 +74,6 @@ class QuotaVersion(models.Model):
 
     def __str__(self) -> str:
         return f"quotas of {self.key_id or self.tenant_id}, version {self.number}"
-
-
-class AuditEntry(models.Model):
-    """Who changed what of a tenant, when and why; never changed once written. `key_prefix` is empty where it was the
-    tenant itself; `changes` is `{name: [old, new]}`."""
-
-    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="audit_entries")
-    key_prefix = models.CharField(max_length=16, blank=True)
-    action = models.CharField(max_length=40)
-    changes = models.JSONField(default=dict)
-    reason = models.CharField(max_length=500, blank=True)
-    author = models.CharField(max_length=200)
-    created_at = models.DateTimeField(auto_now_add=True)
-
-    class Meta:
-        ordering = ("-pk",)
-
-    def __str__(self) -> str:
-        return f"{self.action} by {self.author}"
 
 
 class Usage(models.Model):

@@ -103,4 +103,6 @@ def _account_of(
         tenant_id=key.tenant.pk,
         key_prefix=key.prefix,
         pools=None if pools is None else tuple(pools),
+        tenant_name=key.tenant.name,
+        keeps_text=key.tenant.keeps_text,
     )

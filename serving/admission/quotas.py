@@ -15,6 +15,7 @@ from serving.admission.auditing import check_reason, write_down
 from serving.admission.epochs import begin_epoch_on_commit
 from serving.admission.models import ApiKey, QuotaVersion, Tenant
 from serving.admission.selectors import current_quotas, find_key, find_tenant, quotas_of, versions_of
+from serving.contracts.actors import Author, name_of
 from serving.contracts.errors import InvalidValue, NothingChanges, StaleVersion
 from serving.contracts.quotas import Quotas
 
@@ -23,7 +24,7 @@ def change_quotas(
     tenant_id: int,
     changes: Mapping[str, Any],
     *,
-    author: str,
+    author: Author,
     redis: Redis,
     key_prefix: str | None = None,
     reason: str = "",
@@ -48,7 +49,7 @@ def roll_back_quotas(
     tenant_id: int,
     to_number: int,
     *,
-    author: str,
+    author: Author,
     redis: Redis,
     key_prefix: str | None = None,
     reason: str = "",
@@ -97,7 +98,7 @@ def _store(
     wanted: Quotas,
     *,
     reason: str,
-    author: str,
+    author: Author,
     param: str,
     redis: Redis,
 ) -> QuotaVersion:
@@ -113,7 +114,7 @@ def _store(
         values=wanted.as_dict(),
         changes=differences,
         reason=reason,
-        author=author,
+        author=name_of(author),
     )
     prefix = "" if key is None else key.prefix
     write_down("quotas changed", tenant, author=author, key_prefix=prefix, changes=differences, reason=reason)

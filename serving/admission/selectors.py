@@ -12,7 +12,7 @@ from typing import Any
 
 from django.db.models import JSONField, OuterRef, QuerySet, Subquery, Sum
 
-from serving.admission.models import ApiKey, AuditEntry, QuotaVersion, Tenant, Usage
+from serving.admission.models import ApiKey, QuotaVersion, Tenant, Usage
 from serving.contracts.errors import KeyNotFound, TenantNotFound
 from serving.contracts.quotas import Quotas, quota_names
 
@@ -109,11 +109,6 @@ def quotas_of(values: Mapping[str, Any] | None) -> Quotas:
     """Stored values as quotas: one younger than they are bounds nothing, one that is gone is left out."""
     known = set(quota_names())
     return Quotas().changed({name: value for name, value in (values or {}).items() if name in known})
-
-
-def audit_entries(tenant: Tenant, *, limit: int = 100) -> list[AuditEntry]:
-    """What was last changed of a tenant and its keys, newest first."""
-    return list(tenant.audit_entries.order_by("-pk")[:limit])
 
 
 def used_tokens(subject: str, *, since_day: datetime.date) -> int:

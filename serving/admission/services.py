@@ -14,13 +14,14 @@ from django.db.models import Q
 from django.utils import timezone
 from redis import Redis
 
-from serving.admission.auditing import COMMAND_LINE, check_reason, write_down
+from serving.admission.auditing import check_reason, write_down
 from serving.admission.epochs import begin_epoch_on_commit
 from serving.admission.keys import SCOPES, KeyText, make_key
 from serving.admission.models import ApiKey, Tenant
 from serving.admission.quotas import change_quotas
 from serving.admission.selectors import find_key, find_tenant
 from serving.admission.tenants import ensure_tenant
+from serving.contracts.actors import COMMAND_LINE, Author
 from serving.contracts.errors import InvalidValue
 from serving.contracts.quotas import Quotas
 from serving.contracts.texts import is_storable
@@ -39,7 +40,7 @@ def create_key(
     label: str = "",
     scopes: Iterable[str] = ("generate",),
     expires_at: datetime.datetime | None = None,
-    author: str = COMMAND_LINE,
+    author: Author = COMMAND_LINE,
 ) -> KeyText:
     """Make a key for the tenant of that name, who is made as well where there is none; no key changes that anyone
     knows, so that no epoch begins.
@@ -58,7 +59,7 @@ def create_key(
 def add_key(
     tenant_id: int,
     *,
-    author: str,
+    author: Author,
     redis: Redis,
     scopes: Iterable[str],
     label: str = "",
@@ -87,7 +88,7 @@ def add_key(
     return stored, key
 
 
-def revoke_key(tenant_id: int, prefix: str, *, author: str, redis: Redis, reason: str = "") -> ApiKey:
+def revoke_key(tenant_id: int, prefix: str, *, author: Author, redis: Redis, reason: str = "") -> ApiKey:
     """End a key for good, at every door at once; one that was ended before stays as it is.
 
     Raises `TenantNotFound` and `KeyNotFound`.
@@ -118,7 +119,7 @@ def _store_key(
     label: str,
     scopes: tuple[str, ...],
     expires_at: datetime.datetime | None,
-    author: str,
+    author: Author,
     reason: str = "",
 ) -> tuple[ApiKey, KeyText]:
     """A new key, written down in the tenant's audit."""

@@ -12,11 +12,12 @@ from typing import Any
 from django.db import IntegrityError, transaction
 from redis import Redis
 
-from serving.admission.auditing import COMMAND_LINE, check_reason, write_down
+from serving.admission.auditing import check_reason, write_down
 from serving.admission.epochs import begin_epoch_on_commit
 from serving.admission.models import Tenant
 from serving.admission.quotas import change_quotas
 from serving.admission.selectors import find_tenant
+from serving.contracts.actors import COMMAND_LINE, Author
 from serving.contracts.errors import InvalidValue, NameTaken, StaleVersion, UnknownField
 from serving.contracts.ids import POOL_NAME
 from serving.contracts.messages import MAX_PRIORITY
@@ -31,13 +32,13 @@ MOST_POOLS = 16
 def create_tenant(
     name: str,
     *,
-    author: str,
+    author: Author,
     redis: Redis,
     quotas: Mapping[str, Any] | None = None,
     reason: str = "",
     **attributes: Any,
 ) -> Tenant:
-    """Make a tenant; `attributes` are some of `weight`, `most_urgent`, `pools` and `enabled`.
+    """Make a tenant; `attributes` are some of `weight`, `most_urgent`, `pools`, `enabled` and `keeps_text`.
 
     Raises `NameTaken`, and `UnknownField` and `InvalidValue` for what cannot be. Whether there are such pools is the
     caller's to check. Quotas that bound nothing make no version.
@@ -60,15 +61,15 @@ def change_tenant(
     tenant_id: int,
     changes: Mapping[str, Any],
     *,
-    author: str,
+    author: Author,
     redis: Redis,
     quotas: Mapping[str, Any] | None = None,
     reason: str = "",
     based_on: int | None = None,
     seen: Mapping[str, Any] | None = None,
 ) -> Tenant:
-    """Change some of `name`, `weight`, `most_urgent`, `pools` and `enabled`, and those quotas, where `quotas` is given:
-    all or nothing.
+    """Change some of `name`, `weight`, `most_urgent`, `pools`, `enabled` and `keeps_text`, and those quotas, where
+    `quotas` is given: all or nothing.
 
     What is so already stays so. Whether there are such pools is the caller's to check. Raises `TenantNotFound`,
     `NameTaken`, `UnknownField` and `InvalidValue`, `StaleVersion` where one of `changes` is no longer what the caller
@@ -96,7 +97,7 @@ def change_tenant(
     return tenant
 
 
-def ensure_tenant(name: str, *, author: str = COMMAND_LINE, **attributes: Any) -> Tenant:
+def ensure_tenant(name: str, *, author: Author = COMMAND_LINE, **attributes: Any) -> Tenant:
     """The tenant of that name, made with `attributes` where there is none. Raises `InvalidValue`."""
     wanted = _checked({"name": name, **attributes})
     with transaction.atomic():
@@ -171,5 +172,6 @@ _CHECKS = {
     "most_urgent": (_is_priority, f"an integer from -{MAX_PRIORITY} to {MAX_PRIORITY}"),
     "pools": (_are_pools, f"a list of 1 to {MOST_POOLS} names of pools, none twice, or null for all pools"),
     "enabled": (_is_flag, "true or false"),
+    "keeps_text": (_is_flag, "true or false"),
 }
 """Of each attribute, what fits and how that is said."""

@@ -13,6 +13,8 @@ from serving.api.finding import route_finder
 from serving.api.routing import Route
 from serving.api.starting import Started
 
+_LONGEST_TRACEPARENT = 512
+
 POOL_HEADER = "x-footplate-pool"
 """Tells which pool ran a request."""
 
@@ -30,6 +32,7 @@ async def begin(request: HttpRequest, *, route: Route, model: str, named: str | 
         account=principal.account,
         read_account=functools.partial(services.authenticator.account_of, principal.key_prefix),
         tell=scope.rate_limits.set,
+        traceparent=request.headers.get("traceparent", "")[:_LONGEST_TRACEPARENT],
         **asked,
     )
     scope.passage.reached_door = True

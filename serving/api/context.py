@@ -16,6 +16,7 @@ from serving.admission.door import Door
 from serving.admission.drain import DrainState
 from serving.admission.principals import Principal
 from serving.api.rate_limits import KnownLimits
+from serving.contracts.actors import Actor
 from serving.contracts.ids import PoolName, RequestId
 from serving.gateway.generation import ChoiceDelta, Generation, Usage
 from serving.gateway.text.tool_calls import ToolCallFormat
@@ -177,7 +178,8 @@ def note_rejection(scope: Mapping[str, Any], code: str | None) -> None:
         cast(ApiServices, scope["footplate"]).observer.rejected(code or "unknown")
 
 
-def author_of(request: HttpRequest) -> str:
-    """Whose doing it is, for versions and audits."""
+def author_of(request: HttpRequest) -> Actor:
+    """Whose doing it is, for versions and the audit."""
     principal = principal_of(request)
-    return f"{principal.tenant}, key {principal.key_prefix}"
+    name = f"{principal.tenant}, key {principal.key_prefix}"
+    return Actor(name, "key", request_id=scope_of(request).request_id, address=request.META.get("REMOTE_ADDR") or "")

@@ -69,6 +69,7 @@ async def create_embeddings(request: HttpRequest, body: EmbeddingsRequest) -> Ht
         params_for=_params_for,
         stop=(),
         output=Output(0),
+        endpoint="embedding",
     )
     vectors = await _collect(started.stream, num_inputs=len(inputs))
     usage = EmbeddingUsage(started.stream.usage.prompt_tokens, started.stream.usage.prompt_tokens)

@@ -26,6 +26,7 @@ from serving.contracts.ids import RequestId
 from serving.contracts.sampling import SamplingParams
 
 if TYPE_CHECKING:
+    from serving.gateway.generation import Endpoint
     from serving.gateway.pools import PoolView
 
 
@@ -74,6 +75,9 @@ class NewRequest:
     priority: int | None = None
     cache_salt: str = ""
     timeout_seconds: float | None = None
+    endpoint: Endpoint = "console"
+    is_streamed: bool = False
+    traceparent: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -34,6 +34,8 @@ _STATUS_AND_TYPE = {
     "key_not_found": (404, "invalid_request_error"),
     "name_taken": (409, "conflict_error"),
     "stale_version": (409, "conflict_error"),
+    "canary_running": (409, "conflict_error"),
+    "aborted_by_operator": (410, "aborted_error"),  # gone for good: clients try again after most others
     "unsupported_media_type": (415, "invalid_request_error"),
     "queue_full": (429, "rate_limit_error"),
     "predicted_too_late": (429, "rate_limit_error"),

@@ -75,10 +75,12 @@ async def answer(
         num_choices=num_sequences_of(body),
         params_for=functools.partial(sampling_of, body, seed=choose_seed(body), grammar=grammar),
         stop=stops_of(body),
-        output=_output_of(body),
+        output=output_of(body),
         priority=body.priority,
         cache_salt=body.cache_salt or "",
         timeout_seconds=body.timeout,
+        endpoint="completion" if isinstance(body, CompletionRequest) else "chat",
+        is_streamed=body.stream is True,
     )
     stream = _as_asked(started.stream, body, tool_use=tool_use, request_id=scope.request_id)
     num_choices = len(prompts) * num_sequences_of(body)
@@ -120,7 +122,8 @@ async def _answer_whole(stream: Stream, body: GenerationRequest, shape: Shape, *
     return await _shape_whole(answers, stream, shape)
 
 
-def _output_of(body: GenerationRequest) -> Output:
+def output_of(body: GenerationRequest) -> Output:
+    """How long each answer may be."""
     wanted = limit_of(body)
     if is_prompt_only(body):
         return Output(1)

@@ -1,4 +1,4 @@
-"""What the console's prompt box asks for: one message to a model, one answer."""
+"""What the console asks of a model: the prompt box one message, the playground what the API takes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ import msgspec
 from serving.admission.accounts import Account
 from serving.admission.console_account import CONSOLE_TENANT
 from serving.api.context import Stream, Template
-from serving.api.entering import NewRequest, Output
-from serving.api.prompts import chat_prompt
+from serving.api.entering import NewRequest, Output, ParamsFor
+from serving.api.generating import output_of
+from serving.api.mapping import check_request, choose_seed, messages_of, prompts_of, sampling_of, stops_of
+from serving.api.playground import Endpoint, read_body
+from serving.api.prompts import Prompt, chat_prompt, plain_prompt
 from serving.api.routing import Route
+from serving.api.schemas import ChatCompletionRequest, CompletionRequest, GenerationRequest
 from serving.api.starting import Starter
 from serving.contracts.errors import ContextLengthExceeded, PermissionDenied, PoolNotFound
 from serving.contracts.ids import RequestId
@@ -63,23 +67,83 @@ class Prompter:
         comes through the stream: its `started` raises what the engine refuses.
         """
         view = self._find_pool(pool)
-        account = await self.read_account()
-        if account.pools is not None and view.name not in account.pools:
-            raise PermissionDenied(f"prompts from the console may not use the pool {pool!r}: its tenant has others")
         route = Route(view)
         params = SamplingParams(max_tokens=max_tokens, seed=secrets.randbits(63), temperature=temperature)
         messages: list[dict[str, Any]] = [{"role": "user", "content": text}]
+        return await self._start(
+            route,
+            prompt=chat_prompt(route, messages, template=self.chat_templates[view.model], param="text"),
+            params_for=functools.partial(_fit, params),
+            output=Output(max_tokens),
+            request_id=request_id,
+            arrived_at=arrived_at,
+            cleanup=cleanup,
+        )
+
+    async def play(
+        self,
+        pool: str,
+        endpoint: Endpoint,
+        given: Mapping[str, Any],
+        *,
+        request_id: str,
+        arrived_at: float,
+        cleanup: contextlib.AsyncExitStack,
+    ) -> Stream:
+        """Start what the body `given`, one of the API's, asks of the pool; it means what it means there.
+
+        Raises as `prompt`, and what `read_body` does.
+        """
+        view = self._find_pool(pool)
+        route = Route(view)
+        body = read_body(endpoint, given, model=view.model, pool=pool)
+        check_request(body, vocab_size=route.text_model.vocab_size)
+        return await self._start(
+            route,
+            prompt=self._prompt_of(body, route),
+            params_for=functools.partial(sampling_of, body, seed=choose_seed(body)),
+            stop=stops_of(body),
+            output=output_of(body),
+            request_id=request_id,
+            arrived_at=arrived_at,
+            cleanup=cleanup,
+        )
+
+    def _prompt_of(self, body: GenerationRequest, route: Route) -> Prompt:
+        if isinstance(body, ChatCompletionRequest):
+            return chat_prompt(route, messages_of(body), template=self.chat_templates[body.model], param="messages")
+        assert isinstance(body, CompletionRequest), "there are two kinds of bodies"
+        (prompt,) = prompts_of(body)
+        return plain_prompt(route, prompt)
+
+    async def _start(
+        self,
+        route: Route,
+        *,
+        prompt: Prompt,
+        params_for: ParamsFor,
+        output: Output,
+        request_id: str,
+        arrived_at: float,
+        cleanup: contextlib.AsyncExitStack,
+        stop: tuple[str, ...] = (),
+    ) -> Stream:
+        account = await self.read_account()
+        pool = str(route.home.name)
+        if account.pools is not None and pool not in account.pools:
+            raise PermissionDenied(f"prompts from the console may not use the pool {pool!r}: its tenant has others")
         request = NewRequest(
             request_id=RequestId(request_id),
             route=route,
             tenant=CONSOLE_TENANT if account.tenant_id is None else f"tenant:{account.tenant_id}",
-            prompts=[chat_prompt(route, messages, template=self.chat_templates[view.model], param="text")],
+            prompts=[prompt],
             num_choices=1,
-            params_for=functools.partial(_fit, params),
-            stop=(),
+            params_for=params_for,
+            stop=stop,
             arrived_at=arrived_at,
-            output=Output(max_tokens),
+            output=output,
             account=account,
+            is_streamed=True,
         )
         return (await self.starter.start(request, cleanup=cleanup)).stream
 

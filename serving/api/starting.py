@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from serving.admission.accounts import Account
 from serving.admission.door import Door
 from serving.admission.drain import DrainState
 from serving.admission.prediction import Predictor
@@ -18,8 +19,8 @@ from serving.api.entering import Admitted, Entering, NewRequest
 from serving.api.merging import MergedStream
 from serving.contracts.errors import DomainError
 from serving.contracts.ids import PoolName, RequestId
-from serving.gateway.generation import Generation
-from serving.gateway.observer import RequestObserver
+from serving.gateway.generation import Generation, Origin
+from serving.gateway.observer import Ended, RequestObserver
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,12 +67,17 @@ class Starter:
             pool = entering.pool.name
             self.observer.submitted(pool)
             self.observer.ended(
-                pool,
-                outcome=_outcome_of(error),
-                was_scheduled=False,
-                e2e_seconds=time.monotonic() - request.arrived_at,
-                prompt_tokens=0,
-                completion_tokens=0,
+                Ended(
+                    request_id=request.request_id,
+                    pool=pool,
+                    outcome=_outcome_of(error),
+                    was_scheduled=False,
+                    e2e_seconds=time.monotonic() - request.arrived_at,
+                    num_choices=request.num_choices,
+                    origin=_origin_of(request, entering.account),
+                    priority=entering.priority,
+                    timeout_seconds=request.timeout_seconds,
+                )
             )
             raise
 
@@ -93,6 +99,19 @@ def _generation_of(entered: Entering, request: NewRequest, index: int, admitted:
         weight=entered.account.weight,
         cache_salt=request.cache_salt,
         timeout_seconds=request.timeout_seconds,
+        origin=_origin_of(request, entered.account),
+    )
+
+
+def _origin_of(request: NewRequest, account: Account) -> Origin:
+    return Origin(
+        endpoint=request.endpoint,
+        is_streamed=request.is_streamed,
+        traceparent=request.traceparent,
+        tenant_id=account.tenant_id,
+        tenant_name=account.tenant_name,
+        key_prefix=account.key_prefix,
+        keeps_text=account.keeps_text,
     )
 
 

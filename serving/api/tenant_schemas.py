@@ -37,6 +37,7 @@ class TenantAttributes(StrictModel):
         _POOLS, about="Pools that requests may use, the preferred first", min_length=1, max_length=MOST_POOLS
     )
     enabled: bool | None = admitting(_FLAG, about="Whether any of the tenant's keys opens")
+    keeps_text: bool | None = admitting(_FLAG, about="Whether prompts and answers are kept in the log of requests")
     quotas: dict[str, Any] | None = admitting(_QUOTAS, about=_MEANINGS)
     reason: str | None = admitting(_REASON, about="Why", max_length=LONGEST_REASON)
 

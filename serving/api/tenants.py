@@ -10,11 +10,13 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
 from serving.admission import selectors, tenants
-from serving.admission.models import AuditEntry, QuotaVersion, Tenant
+from serving.admission.models import QuotaVersion, Tenant
 from serving.admission.quotas import roll_back_quotas
 from serving.api.context import author_of, services_of
 from serving.api.replies import json_reply, number_in_query
 from serving.api.tenant_schemas import NewTenant, QuotasRollback, TenantChange
+from serving.audit.models import AuditEvent
+from serving.audit.selectors import events_of_tenant
 from serving.contracts.errors import InvalidValue, TenantNotFound
 from serving.threads import in_thread
 from serving.tuning.selectors import pool_names
@@ -36,7 +38,7 @@ async def list_tenants(request: HttpRequest) -> HttpResponse:
 async def create_tenant(request: HttpRequest, body: NewTenant) -> HttpResponse:
     """Make a tenant. Its name must be free; nothing is bounded but what `quotas` names, and all pools are open unless
     `pools` names some."""
-    given = body.model_dump(exclude_none=True, include={"weight", "most_urgent", "pools", "enabled"})
+    given = body.model_dump(exclude_none=True, include={"weight", "most_urgent", "pools", "enabled", "keeps_text"})
     await in_thread(_check_pools, body.pools)
     tenant = await in_thread(
         tenants.create_tenant,
@@ -58,7 +60,7 @@ async def show_tenant(request: HttpRequest, tenant_id: str) -> HttpResponse:
 async def change_tenant(request: HttpRequest, tenant_id: str, body: TenantChange) -> HttpResponse:
     """Change a tenant; it counts for the next request. Quotas that are left out stay, null takes a bound away, and a
     change of quotas that changes nothing is refused. Null as `pools` opens all of them."""
-    changes = body.model_dump(exclude_none=True, include={"name", "weight", "most_urgent", "enabled"})
+    changes = body.model_dump(exclude_none=True, include={"name", "weight", "most_urgent", "enabled", "keeps_text"})
     if "pools" in body.model_fields_set:
         changes["pools"] = body.pools
     await in_thread(_check_pools, body.pools)
@@ -156,6 +158,7 @@ def _described(found: Sequence[Tenant]) -> list[dict[str, Any]]:
             "most_urgent": tenant.most_urgent,
             "pools": tenant.pools,
             "enabled": tenant.enabled,
+            "keeps_text": tenant.keeps_text,
             "quotas": in_force[tenant.pk][1].as_dict(),
             "quotas_version": in_force[tenant.pk][0],
             "created_at": tenant.created_at,
@@ -183,17 +186,17 @@ def _read_usage(tenant_id: int, *, since_day: datetime.date) -> dict[str, Any]:
 
 
 def _read_audit(tenant_id: int) -> list[dict[str, Any]]:
-    return [_describe_entry(entry) for entry in selectors.audit_entries(selectors.find_tenant(tenant_id))]
+    return [_describe_event(event) for event in events_of_tenant(selectors.find_tenant(tenant_id).pk)]
 
 
-def _describe_entry(entry: AuditEntry) -> dict[str, Any]:
+def _describe_event(event: AuditEvent) -> dict[str, Any]:
     return {
-        "action": entry.action,
-        "key": entry.key_prefix or None,
-        "changes": entry.changes,
-        "reason": entry.reason,
-        "author": entry.author,
-        "created_at": entry.created_at,
+        "action": event.action,
+        "key": event.subject if event.subject_kind == "key" else None,
+        "changes": event.changes,
+        "reason": event.reason,
+        "author": event.actor,
+        "created_at": event.at,
     }
 
 

@@ -24,16 +24,18 @@ from dashboard.roles import ensure_roles
 from serving.admission.keys import SCOPES
 from serving.admission.services import create_key
 from serving.admission.tenants import ensure_tenant
+from serving.audit.services import record
 from serving.config import static_files
 from serving.config.frontend import Frontend
 from serving.config.pools import PoolSettings
 from serving.config.processes import signal_group, start_child
+from serving.contracts.actors import Actor
 from serving.contracts.messages import MAX_PRIORITY
 from serving.tuning.services import ensure_pool
 
 OPERATOR = "operator"
 FIRST_TENANT = "default"
-FIRST_START = "first start"
+FIRST_START = Actor("first start", "system")
 """Whose doing the first accounts are, for the audit."""
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 
@@ -186,6 +188,9 @@ def _make_first_accounts() -> bool:
     with transaction.atomic():
         users.filter(username=OPERATOR).delete()
         users.create_superuser(OPERATOR, password=password)
+        record(
+            "user made", actor=FIRST_START, subject_kind="user", subject=OPERATOR, changes={"role": [None, "superuser"]}
+        )
         ensure_tenant(FIRST_TENANT, author=FIRST_START, most_urgent=-MAX_PRIORITY)
         key = create_key(FIRST_TENANT, label="first key", scopes=SCOPES, author=FIRST_START)
         _write_privately(

@@ -55,6 +55,7 @@ class Child:
         self._started_at = 0.0
         self._log_start = 0
         self._restart_at: float | None = None
+        self._num_starts = 0
 
     @property
     def is_alive(self) -> bool:
@@ -73,7 +74,9 @@ class Child:
         _rotate(self.log)
         with self.log.open("ab") as output:
             self._log_start = output.tell()
-            self._process = start_child(self.spec.command, environment=self.spec.environment, output=output)
+            environment = {**self.spec.environment, "FOOTPLATE_RESTARTS": str(self._num_starts)}
+            self._process = start_child(self.spec.command, environment=environment, output=output)
+        self._num_starts += 1
 
     def notice_death(self, now: float) -> str | None:
         """If the process has ended, plan its restart and return one line that says so."""

@@ -52,6 +52,10 @@ class Environment:
             raise EnvironmentProblem(name, value, f"an integer from {low} to {high}")
         return number
 
+    def optional_integer(self, name: str, *, low: int, high: int) -> int | None:
+        """A whole number within its bounds; None where it is unset or empty."""
+        return self.integer(name, low, low=low, high=high) if self.text(name, "") else None
+
     def number(self, name: str, default: float, *, low: float, high: float) -> float:
         """A number within its bounds."""
         value = self.text(name, str(default))

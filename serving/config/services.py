@@ -32,11 +32,15 @@ from serving.contracts.ids import OwnerId, PoolName
 from serving.gateway.core import Gateway
 from serving.gateway.text.chat_template import ChatTemplate
 from serving.gateway.text.tokenizer import TextModel
+from serving.lab.sample_traffic import SampleTraffic
 from serving.telemetry.exposition import Exposition
 from serving.telemetry.feed import LiveFeed
 from serving.telemetry.meter import RequestMeter
 from serving.telemetry.observers import Observers
 from serving.telemetry.request_metrics import RequestMetrics
+from serving.telemetry.running_board import RunningBoard
+from serving.telemetry.steps import StepsFeed
+from serving.telemetry.traces import RequestTraces, collector_provider
 from serving.threads import in_thread
 
 _MAX_CONNECTIONS = 32
@@ -59,11 +63,15 @@ class Services:
     gateway: Gateway
     starter: Starter
     prompter: Prompter
+    sample_traffic: SampleTraffic
     feed: LiveFeed
+    steps: StepsFeed
     text_models: Mapping[PoolName, TextModel]
     chat_templates: Mapping[str, ChatTemplate]
     meter: RequestMeter
+    running_board: RunningBoard
     observer: Observers
+    traces: RequestTraces | None
     exposition: Exposition
     drain: DrainState
     header_hold_seconds: float
@@ -73,6 +81,7 @@ class Services:
         await self.gateway.start()
         await self.feed.start()
         self.meter.start()
+        self.running_board.start()
         self.ledger.start()
 
     async def end_requests(self) -> None:
@@ -81,12 +90,17 @@ class Services:
         Idempotent.
         """
         await self.feed.close()
+        await self.steps.close()
+        await self.sample_traffic.close()
         await self.gateway.stop()
 
     async def close(self) -> None:
         """End what still runs, publish the last figures, and close every connection."""
         await self.end_requests()
         await self.meter.stop()
+        if self.traces is not None:
+            await asyncio.to_thread(self.traces.close)
+        await self.running_board.stop()
         await self.ledger.stop()
         await self.authenticator.close()
         for text_model in {text_model.name: text_model for text_model in self.text_models.values()}.values():
@@ -100,7 +114,7 @@ async def build_services(settings: Any) -> Services:
     """The parts of a web process on the running event loop; nothing runs and no connection is open yet.
 
     Pools that serve one model share what is known of its text. Raises `ModelTextProblem`, naming folder and file, where
-    a model's folder cannot be used.
+    a model's folder cannot be used, and `TracesUnavailable` where traces are asked for and cannot be made.
     """
     redis, reading_redis = connect(settings.REDIS_URL), connect(settings.REDIS_URL)
     owner_id = OwnerId(f"web-{socket.gethostname()}-{uuid.uuid4().hex[:12]}")
@@ -111,8 +125,10 @@ async def build_services(settings: Any) -> Services:
     ledger = Ledger(_add_usage)
     door = Door(redis, books=ledger, spent_before=SpentBefore(functools.partial(_read_used_tokens, ledger)))
     model_names = {pool: text_model.name for pool, text_model in text_models.items()}
-    meter, request_metrics = RequestMeter(redis, owner_id=owner_id, pools=text_models), RequestMetrics(model_names)
-    observer = Observers(meter, request_metrics)
+    meter = RequestMeter(redis, owner_id=owner_id, pools=text_models, models=model_names)
+    request_metrics = RequestMetrics(model_names)
+    traces = _traces(settings.FOOTPLATE_OTLP_ENDPOINT, owner=owner_id, models=model_names)
+    observer = Observers(meter, request_metrics, *([] if traces is None else [traces]))
     drain = DrainState(grace_seconds=settings.FOOTPLATE_DRAIN_SECONDS)
     chat_templates = {name: ChatTemplate.load(folder) for name, folder in folders.items()}
     predictor = Predictor(redis, text_models)
@@ -127,6 +143,11 @@ async def build_services(settings: Any) -> Services:
         failover_seconds=settings.FOOTPLATE_FAILOVER_SECONDS,
     )
     starter = Starter(gateway=gateway, door=door, observer=observer, drain=drain, predictor=predictor)
+    prompter = Prompter(
+        starter=starter,
+        chat_templates=chat_templates,
+        read_account=functools.partial(in_thread, read_console_account),
+    )
     return Services(
         redis=redis,
         reading_redis=reading_redis,
@@ -136,20 +157,24 @@ async def build_services(settings: Any) -> Services:
         ledger=ledger,
         gateway=gateway,
         starter=starter,
-        prompter=Prompter(
-            starter=starter,
-            chat_templates=chat_templates,
-            read_account=functools.partial(in_thread, read_console_account),
-        ),
+        prompter=prompter,
+        sample_traffic=SampleTraffic(redis, prompter),
         feed=LiveFeed(get_channel_layer()),
+        steps=StepsFeed(redis),
         text_models=text_models,
         chat_templates=chat_templates,
         meter=meter,
+        running_board=RunningBoard(redis, owner_id=owner_id, owner=gateway),
         observer=observer,
+        traces=traces,
         exposition=Exposition(redis, requests=request_metrics, models=model_names),
         drain=drain,
         header_hold_seconds=settings.FOOTPLATE_HEADER_HOLD_SECONDS,
     )
+
+
+def _traces(endpoint: str, *, owner: OwnerId, models: Mapping[PoolName, str]) -> RequestTraces | None:
+    return RequestTraces(collector_provider(endpoint, owner=owner), models=models) if endpoint else None
 
 
 def _load_text_model(folder: Path) -> TextModel:

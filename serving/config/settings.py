@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,24 @@ FOOTPLATE_DRAIN_SECONDS = _env.number("FOOTPLATE_DRAIN_SECONDS", 30.0, low=0, hi
 """How long a process that was told to stop lets running requests go on."""
 FOOTPLATE_FAILOVER_SECONDS = _env.number("FOOTPLATE_FAILOVER_SECONDS", 60.0, low=1, high=3600)
 """How long a request whose engine died waits for another before it fails."""
+FOOTPLATE_WEBHOOK_HOSTS = frozenset(host.lower() for host in _env.words("FOOTPLATE_WEBHOOK_HOSTS", ""))
+"""Whom alerts may be posted to: hosts, or hosts with a port. None unless whoever runs this machine names them."""
+FOOTPLATE_OTLP_ENDPOINT = _env.text("FOOTPLATE_OTLP_ENDPOINT", "")
+"""Where a collector takes traces over OTLP and HTTP; empty: none are made."""
+FOOTPLATE_ROLLUPS_KEPT = {
+    10: timedelta(hours=_env.integer("FOOTPLATE_KEEP_10_S_HOURS", 6, low=1, high=24 * 31)),
+    60: timedelta(days=_env.integer("FOOTPLATE_KEEP_1_MIN_DAYS", 3, low=1, high=366)),
+    600: timedelta(days=_env.integer("FOOTPLATE_KEEP_10_MIN_DAYS", 30, low=1, high=3660)),
+    3600: timedelta(days=_env.integer("FOOTPLATE_KEEP_1_H_DAYS", 400, low=1, high=3660)),
+}
+"""How long what was measured is kept, by the seconds of the stretches of time in which it is summed up."""
+
+FOOTPLATE_REQUEST_LOG_DAYS = _env.integer("FOOTPLATE_REQUEST_LOG_DAYS", 30, low=0, high=3660)
+"""How long the log of requests goes back; 0 keeps none."""
+FOOTPLATE_TEXT_DAYS = _env.integer("FOOTPLATE_TEXT_DAYS", 7, low=0, high=3660)
+"""How long prompts and answers are kept of tenants that let them be; 0 keeps none."""
+FOOTPLATE_RESTARTS = _env.optional_integer("FOOTPLATE_RESTARTS", low=0, high=2**31)
+"""How often this process was started again before, as whatever supervises it says; None where nobody counts."""
 
 # --- Django --------------------------------------------------------------------------------------------------------
 
@@ -59,6 +78,7 @@ INSTALLED_APPS = [
     "channels",
     "ninja",
     "serving",
+    "serving.audit",
     "serving.admission",
     "serving.tuning",
     "serving.telemetry",
@@ -172,6 +192,13 @@ CELERY_TIMEZONE = "UTC"
 CELERY_BEAT_SCHEDULE_FILENAME = str(FOOTPLATE_HOME / "celerybeat-schedule")
 CELERY_BEAT_SCHEDULE = {
     "clear-expired-sessions": {"task": "dashboard.clear_expired_sessions", "schedule": 3600.0},
+    "prune-alerts": {"task": "telemetry.prune_alerts", "schedule": 86_400.0},
+    # What is not done before the next one is due is done by that one.
+    "settle-alerts": {"task": "telemetry.settle_alerts", "schedule": 2.0, "options": {"expires": 10.0}},
+    "drain-requests": {"task": "telemetry.drain_requests", "schedule": 2.0, "options": {"expires": 10.0}},
+    "prune-requests": {"task": "telemetry.prune_requests", "schedule": 600.0},
+    "drain-chronicle": {"task": "telemetry.drain_chronicle", "schedule": 5.0, "options": {"expires": 20.0}},
+    "prune-rollups": {"task": "telemetry.prune_rollups", "schedule": 3600.0},
 }
 
 # --- Logging -------------------------------------------------------------------------------------------------------

@@ -80,6 +80,18 @@ class KeyNotFound(DomainError):
     code = "key_not_found"
 
 
+class EngineNotFound(DomainError):
+    """No engine with this id lives."""
+
+    code = "engine_not_found"
+
+
+class ProcessNotFound(DomainError):
+    """No process with this id was there within the last hour."""
+
+    code = "process_not_found"
+
+
 class NameTaken(DomainError):
     """Another one has this name already."""
 
@@ -180,10 +192,22 @@ class EngineFailure(DomainError):
     code = "engine_error"
 
 
+class AbortedByOperator(DomainError):
+    """An operator ended the request from the console."""
+
+    code = "aborted_by_operator"
+
+
 class StaleVersion(DomainError):
     """Someone else made a change after the version that this one was based on."""
 
     code = "stale_version"
+
+
+class CanaryRuns(DomainError):
+    """A version is being tried on one engine: until it is taken to all or back, nothing else can be changed."""
+
+    code = "canary_running"
 
 
 def _shortened(value: Any, limit: int = 80) -> str:

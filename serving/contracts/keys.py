@@ -64,6 +64,16 @@ def history(pool: PoolName) -> str:
     return f"footplate:pool:{pool}:history"
 
 
+def events(pool: PoolName) -> str:
+    """Stream of the pool's newest events, few and with a short life: what the monitor marks in its frames."""
+    return f"footplate:pool:{pool}:events"
+
+
+def rolled_up(pool: PoolName) -> str:
+    """Key with the end (unix seconds) of the pool's last stretch of time that the monitor summed up."""
+    return f"footplate:pool:{pool}:rolled-up"
+
+
 def control(engine_id: EngineId) -> str:
     """Stream of `Control` for one engine."""
     return f"footplate:engine:{engine_id}:control"
@@ -74,6 +84,26 @@ def heartbeat(engine_id: EngineId) -> str:
     return f"footplate:engine:{engine_id}:heartbeat"
 
 
+def processes() -> str:
+    """Sorted set of process ids by the time (Redis's, seconds) of their last sign of life, for an hour."""
+    return "footplate:processes"
+
+
+def process(process_id: str) -> str:
+    """Key with a `ProcessRecord`, for an hour after its last sign of life."""
+    return f"footplate:process:{process_id}"
+
+
+def process_log(process_id: str) -> str:
+    """List of `LogLine`, the oldest first, capped in length; for an hour after the last."""
+    return f"footplate:process:{process_id}:log"
+
+
+def steps(engine_id: EngineId) -> str:
+    """Stream of `StepBatch`, an entry's id being the number of its last step; for some minutes after the last."""
+    return f"footplate:engine:{engine_id}:steps"
+
+
 def replies(owner_id: OwnerId) -> str:
     """Stream of `Reply` for one owner."""
     return f"footplate:owner:{owner_id}:replies"
@@ -82,6 +112,26 @@ def replies(owner_id: OwnerId) -> str:
 def owner_alive(owner_id: OwnerId) -> str:
     """Key with a short life: the owner lives. Engines abort the work of an owner whose key is gone."""
     return f"footplate:owner:{owner_id}:alive"
+
+
+def running_owners() -> str:
+    """Set of the owners that tell what they run; one whose `running` key is gone is no more."""
+    return "footplate:running-owners"
+
+
+def running(owner_id: OwnerId) -> str:
+    """Key with a short life: the owner's `RunningList`."""
+    return f"footplate:owner:{owner_id}:running"
+
+
+def abort_orders(owner_id: OwnerId) -> str:
+    """List of `AbortOrder` from consoles to one owner, with a short life."""
+    return f"footplate:owner:{owner_id}:abort-orders"
+
+
+def abort_answers(order_id: str) -> str:
+    """List of what the owners say of one `AbortOrder`, with a short life."""
+    return f"footplate:abort-order:{order_id}:answers"
 
 
 def intervals(pool: PoolName) -> str:
@@ -117,3 +167,37 @@ def monitor_lease() -> str:
 def known_pools() -> str:
     """Key with the names of all pools, written by the active monitor: for one that takes over without the database."""
     return "footplate:monitor:pools"
+
+
+def alerts() -> str:
+    """Hash: the alerts that go on, by rule and pool, written by the active monitor."""
+    return "footplate:alerts"
+
+
+def alert_log() -> str:
+    """Stream of alerts that began or ended, until a job has stored them."""
+    return "footplate:alert-log"
+
+
+def chronicle() -> str:
+    """Stream of what was measured in each stretch of ten seconds, and of events, until a job has stored them."""
+    return "footplate:chronicle"
+
+
+def failed_sign_ins() -> str:
+    """How many sign-ins to the console failed in about the last minute."""
+    return "footplate:console:failed-sign-ins"
+
+
+def sample_traffic(pool: PoolName) -> str:
+    """What plays sample traffic to the pool, while it does: JSON with a short life."""
+    return f"footplate:pool:{pool}:sample-traffic"
+
+
+def request_log() -> str:
+    """Stream of requests that ended, written by their owners, until a job has stored them."""
+    return "footplate:requests"
+
+
+MAX_LOGGED_REQUESTS = 200_000
+"""Requests that may wait there: many minutes' worth, should the job be away."""

@@ -73,22 +73,49 @@ class Retune(msgspec.Struct, frozen=True, tag="retune", omit_defaults=True):
 
 
 class Drain(msgspec.Struct, frozen=True, tag="drain"):
-    """Accept nothing new, finish what runs, then leave."""
+    """Accept nothing new, finish what runs, and stay."""
 
 
-Control = Abort | Retune | Drain
+class Resume(msgspec.Struct, frozen=True, tag="resume"):
+    """Accept work again after a `Drain`. Nothing to an engine that leaves."""
+
+
+class Restart(msgspec.Struct, frozen=True, tag="restart"):
+    """Accept nothing new, finish what ends within the time for draining, hand the rest back, and leave: whatever
+    supervises the process starts it anew."""
+
+
+Control = Abort | Retune | Drain | Resume | Restart
 
 # --- from the engine to the owner ----------------------------------------------------------------------------------
 
 
+SpanKind = Literal["prefill", "decode", "preempted"]
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a sequence did for a while: one chunk of prefill in one step, a run of decode steps, or, having given way,
+    nothing until it was scheduled again. `offset_ms` counts from when the attempt was first scheduled; `batch_size` is
+    how many sequences the step computed at its beginning. `num_tokens` were computed; a token is sampled by the last
+    chunk of a prefill and by each decode step."""
+
+    kind: SpanKind
+    offset_ms: float
+    duration_ms: float
+    num_tokens: int
+    batch_size: int
+
+
 class EngineTimings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Durations that only the engine can know, in seconds of its own clock, up to the event that bears them."""
+    """Durations that only the engine can know, in seconds of its own clock, up to the event that bears them. `spans`
+    are its account of the attempt, at most 64 of them: where there were more, neighbours are told as one."""
 
     queue_seconds: float = 0.0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     num_preemptions: int = 0
     num_cached_tokens: int = 0
+    spans: tuple[Span, ...] = ()
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="a", array_like=True):
@@ -173,7 +200,11 @@ class Reply(msgspec.Struct, frozen=True):
 
 # --- what an engine publishes of itself ----------------------------------------------------------------------------
 
-EngineState = Literal["ready", "draining"]
+EngineState = Literal["ready", "draining", "drained"]
+"""Whether the engine takes work: `ready` does; `draining` finishes what it has; `drained` has nothing left. Who does
+not know a state, being of another version, takes the engine for dead: a new one is only for who holds nothing."""
+EngineStanding = EngineState | Literal["leaving"]
+"""As an operator sees it: `leaving` drains, and ends then."""
 
 
 class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,6 +219,11 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     `prefix_query_tokens_total` context tokens of sequences that started, `prefix_hit_tokens_total` were found cached;
     what choices of one request share is in neither, and but once in `prompt_tokens_total`. `left_total` counts the
     sequences that gave up their place in the batch for good.
+
+    `num_waiting_long` are those of `num_waiting` in the lane of long prompts; `waiting_by_priority` counts all of them
+    by their request's priority, the commonest eight, and the others under `other`. `prefill_tokens_total` and
+    `decode_tokens_total` are what steps computed, whatever came of it, and `step_seconds_total` how long they took. Who
+    `leaves` finishes what it can, and ends.
     """
 
     engine_id: EngineId
@@ -222,7 +258,18 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     prefix_query_tokens_total: int = 0
     prefix_hit_tokens_total: int = 0
     left_total: int = 0
+    num_waiting_long: int = 0
+    waiting_by_priority: dict[str, int] = {}
+    prefill_tokens_total: int = 0
+    decode_tokens_total: int = 0
+    step_seconds_total: float = 0.0
+    leaves: bool = False
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def standing(self) -> EngineStanding:
+        """Its state, and whether it may be told to resume."""
+        return "leaving" if self.leaves else self.state
 
 
 class AnnouncedTunables(msgspec.Struct, frozen=True):

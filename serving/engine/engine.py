@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 
 from serving.contracts.ids import OwnerId
-from serving.contracts.messages import Event, Finished, SequenceKey, Submit
+from serving.contracts.messages import EngineState, Event, Finished, SequenceKey, Submit
 from serving.contracts.tunables import Tunables
 from serving.engine.plan import Runner, StepPlan, StepResult
 from serving.engine.scheduler import Scheduler
@@ -16,6 +17,8 @@ from serving.engine.stats import EngineCounts, StepLog, StepMember, StepRecord
 _log = logging.getLogger(__name__)
 
 _MAX_FAILED_IN_ROW = 3
+_MAX_RECORDED_WAITING = 32
+_MAX_ENDED_BETWEEN = 1024
 
 Clock = Callable[[], float]
 """Seconds that never go back."""
@@ -42,6 +45,7 @@ class Engine:
             tunables=tunables,
         )
         self._steps = StepLog(started_at=clock())
+        self._ended_between: deque[SequenceKey] = deque(maxlen=_MAX_ENDED_BETWEEN)
         self._num_failed_in_row = 0
 
     # --- commands --------------------------------------------------------------------------------------------------
@@ -73,6 +77,10 @@ class Engine:
         """Refuse what comes from now on, hand back what never started, finish the rest. `has_work` tells when done."""
         self._scheduler.drain()
 
+    def resume(self) -> None:
+        """Take work again after `drain`."""
+        self._scheduler.resume()
+
     def share(self) -> None:
         """Hand back what never started beyond the free places, now that other engines have joined the pool."""
         self._scheduler.share()
@@ -84,7 +92,9 @@ class Engine:
 
     def take_events(self) -> list[tuple[OwnerId, Event]]:
         """What the commands since the last step have to tell, before the next one: a step may be long."""
-        return self._scheduler.take_events()
+        events = self._scheduler.take_events()
+        self._ended_between.extend(_ended_in(events))
+        return events
 
     # --- the step --------------------------------------------------------------------------------------------------
 
@@ -164,13 +174,14 @@ class Engine:
     def counts(self) -> EngineCounts:
         """The engine's state as it is between two steps. Mutates nothing that decides."""
         scheduler = self._scheduler
-        counters = scheduler.counters
+        counters, waiting = scheduler.counters, scheduler.waiting_counts
+        num_query, num_hit = scheduler.num_prefix_tokens
         return EngineCounts(
-            state="draining" if scheduler.draining else "ready",
+            state=self._state(),
             max_model_len=scheduler.max_context_tokens,
             tunables_version=self._tunables_version,
             num_waiting=scheduler.num_waiting,
-            num_waiting_tokens=scheduler.num_waiting_tokens,
+            num_waiting_tokens=waiting.num_tokens,
             num_running=scheduler.num_running,
             block_size=self._runner.block_size,
             kv_blocks_total=self._runner.num_blocks,
@@ -182,12 +193,22 @@ class Engine:
             generated_tokens_total=counters.generated_tokens,
             preemptions_total=counters.preemptions,
             padded_tokens_total=counters.padded_tokens,
-            prefix_query_tokens_total=scheduler.num_prefix_query_tokens,
-            prefix_hit_tokens_total=scheduler.num_prefix_hit_tokens,
+            prefix_query_tokens_total=num_query,
+            prefix_hit_tokens_total=num_hit,
             left_total=counters.left,
+            num_waiting_long=waiting.num_long,
+            waiting_by_priority=waiting.by_priority,
+            prefill_tokens_total=self._steps.prefill_tokens,
+            decode_tokens_total=self._steps.decode_tokens,
+            step_seconds_total=self._steps.step_seconds,
             busy_ratio=self._steps.busy_ratio(self._clock()),
             last_step_ms=self._steps.last_step_seconds * 1000,
         )
+
+    def _state(self) -> EngineState:
+        if not self._scheduler.draining:
+            return "ready"
+        return "draining" if self.has_work else "drained"
 
     def records_since(self, step: int) -> list[StepRecord]:
         """What is kept of the steps after number `step`, the oldest first."""
@@ -210,7 +231,8 @@ class Engine:
             for chunk in plan.chunks
         ]
         members += [StepMember(key, "preempted", 0) for key in self._scheduler.preempted_keys]
-        ended = tuple([event.key for _, event in events if type(event) is Finished])
+        ended = (*self._ended_between, *_ended_in(events))
+        self._ended_between.clear()
         times = result.times if result else None
         now = self._clock()
         self._steps.add(
@@ -229,11 +251,19 @@ class Engine:
                 num_running=self._scheduler.num_running,
                 num_waiting=self._scheduler.num_waiting,
                 kv_blocks_used=self._scheduler.num_blocks_used,
+                tunables_version=self._tunables_version,
+                mode=self._scheduler.tunables.mode,
+                max_batch_tokens=self._scheduler.tunables.max_batch_tokens,
                 members=tuple(members),
                 ended=ended,
+                waiting=self._scheduler.first_waiting(_MAX_RECORDED_WAITING),
                 failed=result is None,
             )
         )
+
+
+def _ended_in(events: list[tuple[OwnerId, Event]]) -> list[SequenceKey]:
+    return [event.key for _, event in events if type(event) is Finished]
 
 
 def _check_result(plan: StepPlan, result: StepResult) -> None:

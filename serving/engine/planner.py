@@ -52,7 +52,7 @@ class StepPlanner:
 
     def plan_step(self, step: int, now: float) -> tuple[StepPlan, list[Sequence]] | None:
         """The plan of step number `step` and its chunks' sequences, in one order; None where nothing can run."""
-        self._make_room_for_decodes()
+        self._make_room_for_decodes(now)
         decoding: list[Sequence] = []
         prefilling: list[Sequence] = []
         for sequence in self._roster.running:
@@ -78,7 +78,7 @@ class StepPlanner:
         )
         return plan, [sequence for sequence, _ in decodes + prefills]
 
-    def _make_room_for_decodes(self) -> None:
+    def _make_room_for_decodes(self, now: float) -> None:
         """Give each decoding sequence the block that its next token needs, the most deserving first.
 
         Where none may be taken, the least deserving of all that run is preempted, be it the one that asks. So the most
@@ -106,12 +106,14 @@ class StepPlanner:
             missing = max(0, roster.num_blocks_missing(sequence))
             while missing and sequence.status is SequenceStatus.RUNNING and not self._may_grow(missing):
                 preempted.append(least_deserving[-1].key)
-                self._preempt(least_deserving.pop())
+                self._preempt(least_deserving.pop(), now)
             if sequence.status is SequenceStatus.RUNNING:
                 roster.grow(sequence, missing)
         self.preempted_keys = tuple(preempted)
 
-    def _preempt(self, sequence: Sequence) -> None:
+    def _preempt(self, sequence: Sequence, now: float) -> None:
+        batch_size = len(self._roster.running)
+        sequence.spans.note_preempted(now, position=len(sequence.token_ids) - 1, batch_size=batch_size)
         if sequence.num_preemptions + 1 >= _PREEMPTIONS_BEFORE_PROTECTION and not sequence.protection:
             self._num_protected += 1
             sequence.protection = self._num_protected

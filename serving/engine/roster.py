@@ -195,6 +195,10 @@ class Roster:
         assert len(self) == sum(1 for _ in self), "a sequence is in no list, or in two"
         num_tokens = sum(sequence.num_tokens for sequence in self.waiting)
         assert num_tokens == self.waiting.num_tokens, "the waiting tokens are miscounted"
+        num_long = sum(sequence.is_long for sequence in self.waiting)
+        assert num_long == self.waiting.counts().num_long, "the long ones that wait are miscounted"
+        num_counted = sum(self.waiting.counts().by_priority.values())
+        assert num_counted == len(self.waiting), "those that wait are miscounted by their priority"
 
     def _check_holders(self) -> None:
         places: dict[int, list[tuple[int, Sequence]]] = {}

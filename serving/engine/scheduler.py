@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence as Seq
 
 from serving.contracts.ids import OwnerId
@@ -28,6 +29,7 @@ from serving.engine.roster import Roster
 from serving.engine.sequence import Sequence, SequenceStatus
 from serving.engine.stats import Counters
 from serving.engine.step_admission import overdue_message, refusal_of, wait_ends_at, window_ends_at
+from serving.engine.waiting import WaitingCounts
 
 _MAX_REMEMBERED = 10_000
 
@@ -68,6 +70,7 @@ class Scheduler:
         self._aborted_attempts: RecentMap[SequenceKey, int] = RecentMap(_MAX_REMEMBERED)
         self._ended_attempts: RecentMap[SequenceKey, int] = RecentMap(_MAX_REMEMBERED)
         self._in_flight: tuple[StepPlan, list[Sequence]] | None = None
+        self._planned_at = 0.0
         self._events: list[tuple[OwnerId, Event]] = []
 
     # --- what others ask -------------------------------------------------------------------------------------------
@@ -93,9 +96,9 @@ class Scheduler:
         return len(self._roster.waiting)
 
     @property
-    def num_waiting_tokens(self) -> int:
-        """Context tokens of those that wait."""
-        return self._roster.waiting.num_tokens
+    def waiting_counts(self) -> WaitingCounts:
+        """Their context tokens, lanes and priorities."""
+        return self._roster.waiting.counts()
 
     @property
     def num_blocks_used(self) -> int:
@@ -113,20 +116,20 @@ class Scheduler:
         return self._roster.pool.num_free
 
     @property
-    def num_prefix_query_tokens(self) -> int:
-        """Context tokens of the sequences that started while prefix caching was on, since the engine's start; not those
-        that a sibling had computed."""
-        return self._roster.num_prefix_query_tokens
-
-    @property
-    def num_prefix_hit_tokens(self) -> int:
-        """Those of them that were found."""
-        return self._roster.num_prefix_hit_tokens
+    def num_prefix_tokens(self) -> tuple[int, int]:
+        """Context tokens of the sequences that started while prefix caching was on, since the engine's start (not those
+        that a sibling had computed), and those of them that were found."""
+        return self._roster.num_prefix_query_tokens, self._roster.num_prefix_hit_tokens
 
     @property
     def preempted_keys(self) -> tuple[SequenceKey, ...]:
         """Who was preempted by the last `schedule`."""
         return self._planner.preempted_keys
+
+    def first_waiting(self, count: int) -> tuple[SequenceKey, ...]:
+        """The first of those that wait, in the order in which they would be served."""
+        waiting = self._roster.waiting
+        return tuple([sequence.key for sequence in itertools.islice(waiting.in_order(), count)]) if waiting else ()
 
     @property
     def has_events(self) -> bool:
@@ -177,8 +180,7 @@ class Scheduler:
         if submit.attempt <= (self._aborted_attempts.get(submit.key) or 0):
             self._finish(sequence, "abort", now)
             return
-        refusal = self._refusal_of(submit)
-        if refusal is not None:
+        if (refusal := self._refusal_of(submit)) is not None:
             self._refuse(sequence, *refusal)
             return
         num_ahead = self._roster.waiting.num_ahead_of(sequence)
@@ -226,6 +228,10 @@ class Scheduler:
         for sequence in self._roster.waiting.unstarted():
             self._return(sequence)
 
+    def resume(self) -> None:
+        """Accept what is new again."""
+        self.draining = False
+
     def share(self) -> None:
         """Hand back what never started but for the most deserving, a sequence a free place: others may have more."""
         num_places = max(0, self._tunables.max_running - len(self._roster.running))
@@ -249,6 +255,7 @@ class Scheduler:
         if planned is None:
             return None
         self._in_flight = planned
+        self._planned_at = now
         self.counters.steps += 1
         self.counters.padded_tokens += planned[0].num_padded_tokens
         return planned[0]
@@ -263,9 +270,11 @@ class Scheduler:
                 continue
             chunk = plan.chunks[index]
             if chunk.is_prefill:
-                self._take_prefill(sequence, chunk, now)
+                self._take_prefill(sequence, chunk, now, batch_size=len(plan.chunks))
             else:
                 sequence.num_computed_tokens = chunk.end
+                if chunk.end > sequence.spans.run_until:
+                    sequence.spans.begin_run(self._planned_at, position=chunk.start, batch_size=len(plan.chunks))
             if index in result.errors:
                 self._finish(sequence, "error", now, message=result.errors[index])
                 continue
@@ -307,7 +316,8 @@ class Scheduler:
         self._in_flight = None
         return sequences
 
-    def _take_prefill(self, sequence: Sequence, chunk: PlannedChunk, now: float) -> None:
+    def _take_prefill(self, sequence: Sequence, chunk: PlannedChunk, now: float, *, batch_size: int) -> None:
+        sequence.spans.add_prefill(self._planned_at, now, num_tokens=len(chunk.token_ids), batch_size=batch_size)
         if not sequence.is_start_told and sequence.first_scheduled_at is not None:
             sequence.is_start_told = True
             self._tell(sequence, Scheduled(sequence.key, sequence.attempt, now - sequence.first_scheduled_at))

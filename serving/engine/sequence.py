@@ -12,6 +12,7 @@ from serving.contracts.messages import EngineTimings, FinishReason, SequenceKey,
 from serving.contracts.sampling import SamplingParams
 from serving.engine.plan import HiddenSum
 from serving.engine.prefix_cache import Chain, Namespace
+from serving.engine.spans import SpanLog
 
 Rank = tuple[float, ...]
 """A sequence's place among others; the smaller, the more deserving. No two sequences share one."""
@@ -84,6 +85,7 @@ class Sequence:
     """Of the prompt's tokens from the second on: what was asked for, as far as it is computed and not yet told."""
     hidden_sum: HiddenSum | None = None
     """Of the positions that are computed, for an embedding."""
+    spans: SpanLog = dataclasses.field(default_factory=SpanLog)
 
     @classmethod
     def of(cls, submit: Submit, *, eos_token_ids: frozenset[int], serial: int, now: float) -> Sequence:
@@ -204,4 +206,6 @@ class Sequence:
             decode_seconds=max(0.0, now - sampled),
             num_preemptions=self.num_preemptions,
             num_cached_tokens=self.num_cached_tokens,
+            # What was sampled last is computed by nobody yet.
+            spans=self.spans.told(now, position=len(self.token_ids) - 1, since=scheduled),
         )

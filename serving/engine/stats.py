@@ -25,8 +25,9 @@ class StepMember(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class StepRecord:
     """One step: who was in it and where the time went. `started_at` is in seconds of the engine's clock.
 
-    `ended` names the sequences that finished with it, of whatever reason, since the step before. `failed` steps
-    computed nothing that anyone received.
+    `ended` names the sequences that finished with it, of whatever reason, since the step before; `waiting` the first of
+    those that wait after it, in the order in which they would be served. `failed` steps computed nothing that anyone
+    received. `tunables_version`, `mode` and `max_batch_tokens` are what the step ran under.
     """
 
     step: int
@@ -43,8 +44,12 @@ class StepRecord:
     num_running: int
     num_waiting: int
     kv_blocks_used: int
+    tunables_version: int
+    mode: str
+    max_batch_tokens: int
     members: tuple[StepMember, ...]
     ended: tuple[SequenceKey, ...]
+    waiting: tuple[SequenceKey, ...]
     failed: bool
 
 
@@ -88,6 +93,11 @@ class EngineCounts:
     prefix_query_tokens_total: int
     prefix_hit_tokens_total: int
     left_total: int
+    num_waiting_long: int
+    waiting_by_priority: dict[str, int]
+    prefill_tokens_total: int
+    decode_tokens_total: int
+    step_seconds_total: float
     busy_ratio: float
     last_step_ms: float
 
@@ -100,10 +110,17 @@ class StepLog:
         self._started_at = started_at
         self._busy_window = busy_window_seconds
         self._busy: deque[tuple[float, float]] = deque()
+        self.prefill_tokens = 0
+        self.decode_tokens = 0
+        self.step_seconds = 0.0
+        """What all steps computed so far, again or in vain included, and how long that took."""
 
     def add(self, record: StepRecord) -> None:
         """Keep a record; the oldest goes when the log is full."""
         self._records.append(record)
+        self.prefill_tokens += record.num_prefill_tokens
+        self.decode_tokens += record.num_decode_tokens
+        self.step_seconds += record.total_seconds
         ended_at = record.started_at + record.total_seconds
         self._busy.append((record.started_at, ended_at))
         self._forget_busy_before(ended_at - self._busy_window)

@@ -6,13 +6,25 @@ import bisect
 import heapq
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from serving.engine.order import Line, Order, rank_of
 from serving.engine.sequence import Rank, Sequence, SequenceStatus
 
 Key = TypeVar("Key", Rank, tuple[float, int])
+
+_NAMED_PRIORITIES = 8
+
+
+class WaitingCounts(NamedTuple):
+    """Context tokens of all that wait, how many stand in the lanes of the long ones, and how many wait of each
+    priority: of the commonest eight, and of all others together as `other`."""
+
+    num_tokens: int
+    num_long: int
+    by_priority: dict[str, int]
 
 
 class WaitingQueue:
@@ -35,6 +47,8 @@ class WaitingQueue:
         self._deadlines: list[Sequence] = []
         self._num_tokens = 0
         self._num_preempted = 0
+        self._num_long = 0
+        self._by_priority: Counter[int] = Counter()
 
     def __len__(self) -> int:
         return len(self._by_age) + self._num_preempted
@@ -54,6 +68,13 @@ class WaitingQueue:
     def num_preempted(self) -> int:
         """How many ran before."""
         return self._num_preempted
+
+    def counts(self) -> WaitingCounts:
+        """Who waits, counted as they come and go."""
+        named = {str(priority): count for priority, count in self._by_priority.most_common(_NAMED_PRIORITIES)}
+        if len(self._by_priority) > _NAMED_PRIORITIES:
+            named["other"] = len(self) - sum(named.values())
+        return WaitingCounts(self._num_tokens, self._num_long, named)
 
     @property
     def oldest_unstarted(self) -> Sequence | None:
@@ -103,7 +124,7 @@ class WaitingQueue:
     def candidates(self, *, with_unstarted: bool) -> Candidates:
         """Who is to be served next, one after the other."""
         groups = [self._preempted, self._unstarted] if with_unstarted else [self._preempted]
-        return Candidates(self._order, groups, is_long=self._is_long)
+        return Candidates(self._order, groups, is_long=self._is_long, move=self._move)
 
     def push(self, sequence: Sequence) -> None:
         """Take in a sequence that is waiting or preempted."""
@@ -115,6 +136,7 @@ class WaitingQueue:
         else:
             self._num_preempted += 1
         self._num_tokens += sequence.num_tokens
+        self._by_priority[sequence.priority] += 1
         self._order.begin_waiting(sequence)
 
     def remove(self, sequence: Sequence) -> None:
@@ -130,6 +152,10 @@ class WaitingQueue:
         else:
             self._num_preempted -= 1
         self._num_tokens -= sequence.num_tokens
+        self._num_long -= sequence.is_long
+        self._by_priority[sequence.priority] -= 1
+        if not self._by_priority[sequence.priority]:
+            del self._by_priority[sequence.priority]
         self._order.end_waiting(sequence)
 
     def spare(self, sequence: Sequence) -> None:
@@ -144,6 +170,7 @@ class WaitingQueue:
         self._order, self._long_tokens = order, long_tokens
         self._preempted.clear()
         self._unstarted.clear()
+        self._num_long = 0
         for sequence in waiting:
             sequence.rank = order.rank(sequence)
         for sequence in sorted(waiting, key=rank_of):
@@ -164,8 +191,13 @@ class WaitingQueue:
 
     def _line_up(self, sequence: Sequence) -> None:
         sequence.is_long = self._is_long(sequence)
+        self._num_long += sequence.is_long
         lanes = self._group_of(sequence).setdefault(self._order.line_of(sequence), Lanes())
         bisect.insort(lanes.of(sequence), sequence, key=rank_of)
+
+    def _move(self, lanes: Lanes, sequence: Sequence) -> None:
+        lanes.move(sequence)
+        self._num_long += 1 if sequence.is_long else -1
 
     def _is_long(self, sequence: Sequence) -> bool:
         # The cache is asked only where it matters.
@@ -206,9 +238,17 @@ class Candidates:
     cached of a context comes and goes while it waits, so it is moved to the lane where it belongs before it is named.
     """
 
-    def __init__(self, order: Order, groups: list[dict[Line, Lanes]], *, is_long: Callable[[Sequence], bool]) -> None:
+    def __init__(
+        self,
+        order: Order,
+        groups: list[dict[Line, Lanes]],
+        *,
+        is_long: Callable[[Sequence], bool],
+        move: Callable[[Lanes, Sequence], None],
+    ) -> None:
         self._order = order
         self._is_long = is_long
+        self._move = move
         # Group, standing, a number that makes entries differ, line, its lanes, and how many are passed over in each.
         self._heap: list[_Entry] = [
             (index, order.standing(line), number, line, lanes, [0, 0])
@@ -234,7 +274,7 @@ class Candidates:
                 return candidate
             else:
                 # Nobody behind it in its line was passed over, so the counts hold.
-                lanes.move(candidate)
+                self._move(lanes, candidate)
         return None
 
     def pass_over(self, sequence: Sequence) -> None:

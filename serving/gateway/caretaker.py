@@ -93,6 +93,7 @@ class Caretaker:
 
     def _check(self, request: InFlight, *, now: float, lost: bool, read_up_to: Mapping[PoolName, bytes | None]) -> None:
         pool = request.generation.pool
+        view = self._watcher.view(pool)
         can_judge = now - self._reachable_since > _GRACE_SECONDS
         for choice in request.unfinished():
             gone = lost
@@ -105,8 +106,9 @@ class Caretaker:
                 request,
                 choice,
                 now=now,
-                tunables=self._watcher.view(pool).tunables,
+                tunables=view.tunables,
                 living=self._watcher.engine_ids(pool) if can_judge else None,
+                has_takers=view.has_engines,
                 lost=gone,
             )
             if isinstance(verdict, DomainError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -12,19 +13,20 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from serving.contracts.errors import DomainError, EngineFailure, NoEngine, QueueTimeout, Unavailable
+from serving.contracts.errors import AbortedByOperator, DomainError, EngineFailure, NoEngine, QueueTimeout, Unavailable
 from serving.contracts.ids import OwnerId, PoolName, RequestId
 from serving.contracts.messages import SequenceKey, Submit
 from serving.gateway.calloffs import CallOffs
 from serving.gateway.caretaker import Caretaker
 from serving.gateway.delivery import Delivery, Verdict
+from serving.gateway.endings import account_of
 from serving.gateway.failover import Failover
 from serving.gateway.generation import Generation
 from serving.gateway.link import EngineLink
 from serving.gateway.logprobs import EntryLine
 from serving.gateway.observer import RequestObserver
 from serving.gateway.pools import PoolLoads, PoolView, PoolWatcher
-from serving.gateway.requests import Choice, InFlight, Permit, WaitingRoom
+from serving.gateway.requests import Choice, InFlight, KeptText, Permit, WaitingRoom
 from serving.gateway.stream import GenerationStream
 from serving.gateway.text.detokenizer import Detokenizer
 from serving.gateway.text.stop_strings import StopStrings
@@ -110,6 +112,10 @@ class Gateway:
         """Requests that have not ended."""
         return len(self._requests)
 
+    def in_flight(self, *, limit: int) -> list[InFlight]:
+        """The requests that have not ended, the oldest first, at most `limit`: to be looked at, and not changed."""
+        return list(itertools.islice(self._requests.values(), limit))
+
     # --- pools ---
 
     def pools(self) -> list[PoolView]:
@@ -147,6 +153,7 @@ class Gateway:
                 entries=None if params.num_logprobs is None else EntryLine(text_model.speller),
                 submitted_at=generation.arrived_at,
                 last_heard_at=generation.arrived_at,
+                kept_text=KeptText() if generation.origin.keeps_text else None,
             )
             for index, params in enumerate(generation.params)
         ]
@@ -193,6 +200,16 @@ class Gateway:
 
     # --- ends ---
 
+    def abort(self, request_id: RequestId) -> bool:
+        """End a request as if its client had left, and tell the client `aborted_by_operator`; False where none of this
+        id is in flight here."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return False
+        request.stream.fail(AbortedByOperator("an operator ended this request from the console"))
+        self._end(request, outcome="aborted")
+        return True
+
     def _abandon(self, request_id: RequestId) -> None:
         request = self._requests.get(request_id)
         if request is not None:
@@ -217,14 +234,7 @@ class Gateway:
         if still_running:
             self._run_errand(self._tell_call_offs())
         self._close(request)
-        self._observer.ended(
-            generation.pool,
-            outcome=outcome,
-            was_scheduled=request.started,
-            e2e_seconds=self._clock() - generation.arrived_at,
-            prompt_tokens=len(generation.prompt_ids),
-            completion_tokens=request.stream.num_completion_tokens,
-        )
+        self._observer.ended(account_of(request, outcome=outcome, now=self._clock(), watcher=self._watcher))
 
     def _release(self, request: InFlight) -> None:
         if request.permit is not None and not request.released:

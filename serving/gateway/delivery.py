@@ -14,7 +14,16 @@ from serving.contracts.errors import (
     UnusableGrammar,
 )
 from serving.contracts.ids import EngineId
-from serving.contracts.messages import Accepted, Event, Finished, Refused, Returned, Scheduled, Tokens
+from serving.contracts.messages import (
+    Accepted,
+    EngineTimings,
+    Event,
+    Finished,
+    Refused,
+    Returned,
+    Scheduled,
+    Tokens,
+)
 from serving.contracts.sampling import GRAMMAR_FAULT
 from serving.gateway.generation import ChoiceDelta
 from serving.gateway.logprobs import PromptEntries, TokenEntry
@@ -43,7 +52,7 @@ class Delivery:
         if isinstance(event, Finished):
             return self._finish(request, choice, event)
         if isinstance(event, Accepted):
-            choice.engine_id = engine_id
+            choice.engine_id = request.engine_id = engine_id
             choice.entry_id = None
             choice.lost_at = None
             choice.num_ahead = event.num_ahead
@@ -84,8 +93,10 @@ class Delivery:
         """The choice no longer waits. The engine alone knows since when; counted back from now, on this clock."""
         if not request.started:
             waited = self._clock() - request.generation.arrived_at - age_seconds
-            self._observer.scheduled(request.generation.pool, queue_seconds=max(0.0, waited))
+            request.queue_seconds = max(0.0, waited)
+            self._observer.scheduled(request.generation.pool, queue_seconds=request.queue_seconds)
         choice.started = True
+        choice.scheduled_at = self._clock() - age_seconds
         request.stream.mark_started()
 
     def _note_token(self, request: InFlight, choice: Choice, event: Tokens) -> None:
@@ -93,7 +104,7 @@ class Delivery:
         if not choice.started:
             self._start(request, choice, age_seconds=0.0)
         if event.timings is not None:
-            request.stream.note_timings(event.timings, choice=choice.key.choice)
+            _note_timings(request, choice, event.timings)
         if choice.first_token_at is None:
             choice.first_token_at = now
         if not request.first_token_sent:
@@ -119,7 +130,8 @@ class Delivery:
             return "resubmit"  # not on this owner's word: the engine had taken it for dead
         if event.num_generated > len(choice.generated_ids):
             return "resubmit"
-        request.stream.note_timings(event.timings, choice=choice.key.choice)
+        _note_timings(request, choice, event.timings)
+        choice.is_told_whole = True
         if choice.params.embeds:
             return self._finish_embedding(request, choice, event.embedding)
         text, stopped = choice.stop_strings.push(choice.detokenizer.finish())
@@ -152,6 +164,8 @@ class Delivery:
     ) -> None:
         choice.finished = True
         choice.finish_reason = reason
+        if choice.kept_text is not None:
+            choice.kept_text.add(text)
         prompt, choice.prompt_entries = choice.prompt_entries, None
         request.stream.push(
             ChoiceDelta(choice.key.choice, text, choice.num_unsent_tokens, reason, logprobs=entries, prompt=prompt)
@@ -164,6 +178,13 @@ class Delivery:
             ChoiceDelta(choice.key.choice, text, choice.num_unsent_tokens, logprobs=entries, prompt=prompt)
         )
         choice.num_unsent_tokens = 0
+        if choice.kept_text is not None:
+            choice.kept_text.add(text)
+
+
+def _note_timings(request: InFlight, choice: Choice, timings: EngineTimings) -> None:
+    request.stream.note_timings(timings, choice=choice.key.choice)
+    choice.timings, choice.timed_from = timings, choice.scheduled_at
 
 
 def _text_of(choice: Choice, token_ids: list[int], event: Tokens) -> str:

@@ -40,16 +40,20 @@ class Failover:
         now: float,
         tunables: Tunables,
         living: frozenset[EngineId] | None,
+        has_takers: bool,
         lost: bool,
     ) -> DomainError | Literal["resubmit"] | None:
         """What becomes of a choice.
 
-        `living` is None while nobody can be judged; `lost` says that the choice's Submit or its tokens may be gone.
+        `living` is None while nobody can be judged; `has_takers` says that an engine takes work, which one that drains
+        does not; `lost` says that the choice's Submit or its tokens may be gone.
         """
         if choice.engine_id is None and not request.started:
             error = _overdue(request, now=now, tunables=tunables)
             if error is not None:
                 return error
+        if choice.lost_at is not None and living is not None and _goes_on(request, living):
+            choice.lost_at = now  # an engine that drains ends what it has begun: no reason to break that off
         if choice.lost_at is not None and now - choice.lost_at > self.patience_seconds:
             return NoEngine(f"its engine was lost, and no other took it within {self.patience_seconds:g} s")
         if lost:
@@ -57,7 +61,7 @@ class Failover:
         if living is None:
             return None
         if choice.engine_id is None:
-            if request.started and choice.lost_at is None and not living:
+            if request.started and choice.lost_at is None and not has_takers:
                 choice.lost_at = now
             return None
         if choice.engine_id not in living:
@@ -66,6 +70,11 @@ class Failover:
                 return EngineFailure(f"given up after {choice.num_lost_engines} engines died while running it")
             return "resubmit"
         return "resubmit" if now - choice.last_heard_at > SILENCE_SECONDS else None
+
+
+def _goes_on(request: InFlight, living: frozenset[EngineId]) -> bool:
+    """Whether a living engine has any of the request's choices."""
+    return any(choice.engine_id in living for choice in request.unfinished())
 
 
 def _overdue(request: InFlight, *, now: float, tunables: Tunables) -> QueueTimeout | None:

@@ -11,6 +11,23 @@ from serving.contracts.messages import EngineTimings
 from serving.contracts.sampling import SamplingParams
 from serving.gateway.logprobs import PromptEntries, TokenEntry
 
+Endpoint = Literal["chat", "completion", "embedding", "console"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Who asked, and how: what nothing is decided by, and the log of requests tells. `tenant_name` and `key_prefix` are
+    empty where there are none; texts are kept only with `keeps_text`. `traceparent` names the trace that the request
+    belongs to (W3C Trace Context), as its client gave it."""
+
+    endpoint: Endpoint = "console"
+    is_streamed: bool = False
+    tenant_id: int | None = None
+    tenant_name: str = ""
+    key_prefix: str = ""
+    keeps_text: bool = False
+    traceparent: str = ""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
@@ -32,6 +49,7 @@ class Generation:
     weight: float = 1.0
     cache_salt: str = ""
     timeout_seconds: float | None = None
+    origin: Origin = dataclasses.field(default_factory=Origin)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

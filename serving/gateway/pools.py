@@ -37,6 +37,8 @@ class PoolView:
     tunables: Tunables
     max_model_len: int
     num_engines: int
+    tunables_version: int | None = None
+    """That of `tunables`; None while none were announced."""
 
     @property
     def model(self) -> str:
@@ -83,6 +85,18 @@ class PoolWatcher:
         """The pool's engines whose heart beats."""
         return frozenset(self._engines[pool])
 
+    def engine_name(self, pool: PoolName, engine_id: EngineId) -> str:
+        """What the engine is called, however often it was restarted; its id where it is gone."""
+        snapshot = self._engines[pool].get(engine_id)
+        return engine_id if snapshot is None else snapshot.name
+
+    def version_run(self, pool: PoolName, engine_id: EngineId | None) -> int | None:
+        """The version of the tunables that an engine runs, which may try one before all others do; where it is not
+        known, that of the pool."""
+        snapshot = None if engine_id is None else self._engines[pool].get(engine_id)
+        known = None if snapshot is None else snapshot.tunables_version or None
+        return self._views[pool].tunables_version if known is None else known
+
     async def refresh(self) -> None:
         """Read heartbeats and announced tunables again. Errors of Redis pass through, and leave all as it was."""
         for name in self._views:
@@ -97,7 +111,7 @@ class PoolWatcher:
         ready = [snapshot for snapshot in snapshots if snapshot.state == "ready"]
         changes: dict[str, Any] = {"num_engines": len(ready)}
         if (known := decode_or_none(decode_announced, announced)) is not None:
-            changes["tunables"] = known.tunables
+            changes["tunables"], changes["tunables_version"] = known.tunables, known.version
         if ready:
             changes["max_model_len"] = min(snapshot.max_model_len for snapshot in ready)
         self._engines[pool] = {snapshot.engine_id: snapshot for snapshot in snapshots}

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 
 from serving.contracts.accounting import Spent
 from serving.contracts.ids import EngineId, OwnerId
-from serving.contracts.messages import SequenceKey, Submit
+from serving.contracts.messages import EngineTimings, SequenceKey, Submit
 from serving.contracts.sampling import SamplingParams
 from serving.gateway.generation import Generation
 from serving.gateway.logprobs import EntryLine, PromptEntries
@@ -15,6 +15,8 @@ from serving.gateway.stream import GenerationStream
 from serving.gateway.text.detokenizer import Detokenizer
 from serving.gateway.text.stop_strings import StopStrings
 from serving.gateway.text.tokenizer import TextModel
+
+_MOST_KEPT_CHARACTERS = 64 * 1024
 
 Permit = Any
 """The waiting room's own value: the gateway holds it and gives it back, and never looks inside."""
@@ -31,6 +33,25 @@ class WaitingRoom(Protocol):
 
     async def close(self, permit: Permit, spent: Spent, *, still_waits: bool) -> None:
         """The request ended, having used so much; `still_waits` unless the permit was released. Once a permit."""
+
+
+class KeptText:
+    """Owns the beginning of a choice's text as it is sent, up to 64 Ki characters; on the gateway's event loop."""
+
+    __slots__ = ("_num_left", "_parts")
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._num_left = _MOST_KEPT_CHARACTERS
+
+    def add(self, text: str) -> None:
+        """This was sent."""
+        if text and self._num_left > 0:
+            self._parts.append(text[: self._num_left])
+            self._num_left -= len(text)
+
+    def __str__(self) -> str:
+        return "".join(self._parts)
 
 
 @dataclasses.dataclass(slots=True)
@@ -62,6 +83,18 @@ class Choice:
     last_token_at: float | None = None
     started: bool = False
     """Whether any attempt was scheduled."""
+    scheduled_at: float | None = None
+    """When the current attempt was."""
+    timings: EngineTimings | None = None
+    """What an engine last told of it."""
+    timed_from: float | None = None
+    """When the attempt that they are of was scheduled."""
+    num_generated_before: int = 0
+    """Tokens that were delivered before the current attempt."""
+    is_told_whole: bool = False
+    """Whether they tell of its end too."""
+    kept_text: KeptText | None = None
+    """Of a choice whose text may be kept."""
     finished: bool = False
     finish_reason: Literal["stop", "length"] | None = None
     num_lost_engines: int = 0
@@ -83,6 +116,10 @@ class InFlight:
     released: bool = False
     """Whether the permit has left the waiting room."""
     first_token_sent: bool = False
+    queue_seconds: float | None = None
+    """From its arrival to its first scheduling."""
+    engine_id: EngineId | None = None
+    """Who accepted any of it last."""
 
     @property
     def started(self) -> bool:
@@ -117,6 +154,8 @@ class InFlight:
         choice.entry_id = None
         choice.engine_id = None
         choice.num_ahead = None
+        choice.scheduled_at = None
+        choice.num_generated_before = len(choice.generated_ids)
         self.stream.num_ahead = self.num_ahead
         choice.submitted_at = choice.last_heard_at = now
         if self.started and choice.attempt > 1 and choice.lost_at is None:

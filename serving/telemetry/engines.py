@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Iterable
 from typing import cast
@@ -13,6 +14,7 @@ from redis.asyncio import Redis
 from serving.contracts import keys
 from serving.contracts.ids import EngineId, PoolName
 from serving.contracts.messages import EngineSnapshot, decode_snapshot
+from serving.telemetry.frames import StepRates
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +102,28 @@ class TokenRates:
         num_query = sum(last.prefix_query_tokens_total - first.prefix_query_tokens_total for first, last in ends)
         num_hit = sum(last.prefix_hit_tokens_total - first.prefix_hit_tokens_total for first, last in ends)
         return num_hit / num_query if num_query else None
+
+    @property
+    def steps(self) -> StepRates:
+        """What the steps of the last seconds were like, over all engines."""
+        num_steps = self._gained("steps_total")
+        preemptions = sum(
+            (history[-1].preemptions_total - history[0].preemptions_total) / _seconds(history)
+            for history in self._histories.values()
+        )
+        if not num_steps:
+            return StepRates(preemptions_per_second=preemptions)
+        return StepRates(
+            prefill_tokens_per_step=self._gained("prefill_tokens_total") / num_steps,
+            decode_tokens_per_step=self._gained("decode_tokens_total") / num_steps,
+            step_ms=1000 * self._gained("step_seconds_total") / num_steps,
+            preemptions_per_second=preemptions,
+        )
+
+    def _gained(self, counter: str) -> float:
+        """By how much a counter of each engine grew, added up."""
+        ends = [(history[0], history[-1]) for history in self._histories.values()]
+        return math.fsum(getattr(last, counter) - getattr(first, counter) for first, last in ends)
 
 
 def _extended(history: deque[EngineSnapshot], snapshot: EngineSnapshot) -> deque[EngineSnapshot]:

@@ -13,6 +13,7 @@ import msgspec
 from serving.contracts.ids import PoolName
 from serving.contracts.messages import EngineSnapshot
 from serving.telemetry.books import Books
+from serving.telemetry.events import PoolEventInfo
 from serving.telemetry.intervals import Intervals
 from serving.telemetry.sketches import IntervalSummary, summarise
 
@@ -21,8 +22,9 @@ WINDOWS_SECONDS = (10, 60, 300, 900)
 _ONE_A_WINDOW = msgspec.Meta(min_length=len(WINDOWS_SECONDS), max_length=len(WINDOWS_SECONDS))
 SNAPSHOT_WINDOW_SECONDS = 60
 INTERVAL_NAMES = ("queue_time_seconds", "ttft_seconds", "itl_seconds", "e2e_seconds")
-PERCENTILES = (50, 95, 99)
+PERCENTILES = (50, 90, 95, 99)
 """Those that points hold, in their order."""
+_ONE_A_PERCENTILE = msgspec.Meta(min_length=len(PERCENTILES), max_length=len(PERCENTILES))
 
 
 class IntervalSummaries(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +46,11 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
     lowest that any engine runs: what is in force everywhere; None without an engine, or while one runs none that was
     stored. `percentiles` are seconds, or None where nothing was measured: `[window][interval][percentile]`, as
     `WINDOWS_SECONDS`, `INTERVAL_NAMES` and `PERCENTILES` order them.
+
+    `num_waiting_long` are those of `num_waiting` that wait in an engine's lane of long prompts. The tokens per step and
+    `step_ms` are means over the steps of the last seconds (nought tokens and no time where there were none), the rates
+    are of the last seconds too: of requests that ended, and, as goodput, of those that met the objectives.
+    `refused_per_second` tells of the pool's own refusals. `prefix_hit_ratio` is None where nothing started.
     """
 
     unix_seconds: float
@@ -57,10 +64,48 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
     utilisation_ratio: float
     memory_bytes: int
     tunables_version: int | None
-    percentiles: list[list[list[float | None]]]
+    percentiles: list[list[Annotated[list[float | None], _ONE_A_PERCENTILE]]]
+    num_waiting_long: int = 0
+    prefill_tokens_per_step: float = 0.0
+    decode_tokens_per_step: float = 0.0
+    step_ms: float | None = None
+    preemptions_per_second: float = 0.0
+    prefix_hit_ratio: float | None = None
+    finished_per_second: float = 0.0
+    refused_per_second: float = 0.0
+    failed_per_second: float = 0.0
+    aborted_per_second: float = 0.0
+    goodput_per_second: float = 0.0
+    kv_free_ratio: float = 0.0
 
 
 POINT_FIELDS = Point.__struct_fields__
+
+
+class StepRates(msgspec.Struct, frozen=True, kw_only=True):
+    """What the steps of the last seconds were like, over all engines; `step_ms` is None where there were none."""
+
+    prefill_tokens_per_step: float = 0.0
+    decode_tokens_per_step: float = 0.0
+    step_ms: float | None = None
+    preemptions_per_second: float = 0.0
+
+
+class OutcomeRates(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests of the last seconds a second, by how they ended; `goodput_per_second`: those that met the objectives."""
+
+    finished_per_second: float = 0.0
+    refused_per_second: float = 0.0
+    failed_per_second: float = 0.0
+    aborted_per_second: float = 0.0
+    goodput_per_second: float = 0.0
+
+
+class Objectives(msgspec.Struct, frozen=True, kw_only=True):
+    """The SLO of the announced tunables, in milliseconds."""
+
+    ttft_ms: float
+    itl_ms: float
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +113,9 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     time. `windows` are the intervals' summaries over each of `WINDOWS_SECONDS`, the rates and `prefix_hit_ratio` (found
     cached of the context tokens that started; None where none did) are of the last few seconds,
     `num_unread` and `num_unread_tokens` count what no engine has taken from the inbox, and `announced_version` is the
-    version of tunables that engines should run (None: none is announced)."""
+    version of tunables that engines should run (None: none is announced), whose objectives `slo` tells. `refusals` are
+    those of the last minute by code, `rejected:<code>` those before any pool had the request (all pools together).
+    `events` are the newest of the last minute, newest first."""
 
     sequence: int
     unix_seconds: float
@@ -82,10 +129,17 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     engines: list[EngineSnapshot]
     books: Books
     prefix_hit_ratio: float | None = None
+    step_rates: StepRates = StepRates()
+    outcome_rates: OutcomeRates = OutcomeRates()
+    refusals: dict[str, int] = {}
+    slo: Objectives | None = None
+    events: list[PoolEventInfo] = []
 
 
 class LiveFrame(msgspec.Struct, frozen=True, kw_only=True, tag="frame"):
-    """What a console is sent of a frame, in JSON. `outcomes` are the books: counters by name, `waiting`, `running`."""
+    """What a console is sent of a frame, in JSON. `outcomes` are the books: counters by name, `waiting`, `running`.
+    `waiting_by_priority` are the sequences that wait at engines: the commonest priorities of each, the rest as
+    `other`. `refusals`, `slo` and `events` are as in the frame."""
 
     sequence: int
     pool: PoolName
@@ -93,6 +147,10 @@ class LiveFrame(msgspec.Struct, frozen=True, kw_only=True, tag="frame"):
     announced_version: int | None
     outcomes: dict[str, int]
     engines: list[EngineSnapshot]
+    waiting_by_priority: dict[str, int] = {}
+    refusals: dict[str, int] = {}
+    slo: Objectives | None = None
+    events: list[PoolEventInfo] = []
 
 
 encode_frame = msgspec.msgpack.Encoder().encode

@@ -18,6 +18,9 @@ KEPT_SECONDS = 900
 _LIFE_SECONDS = 3600
 """The history of a pool that nobody monitors any more goes."""
 
+_WRITTEN_SECONDS = 2
+"""A point is written so long after its time at the most, but for one that is late anyway."""
+
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Point).decode
 
@@ -49,6 +52,14 @@ async def read_history(redis: Redis, pool: PoolName, *, since: float | None) -> 
     # Points are written in the order of their time: behind the first that is newer, all are.
     newer = itertools.dropwhile(lambda fields: not _is_newer(fields, than=earliest), (fields for _, fields in entries))
     return [fields[keys.FIELD] for fields in newer if _is_understood(fields)]
+
+
+async def read_points(redis: Redis, pool: PoolName, *, since: int, until: int) -> list[Point]:
+    """The points of the seconds `since … until - 1`, oldest first. Errors of Redis pass through."""
+    first_id, last_id = b"%d-0" % (since * 1000), b"%d-0" % ((until + _WRITTEN_SECONDS) * 1000)
+    entries = cast("list[tuple[bytes, _Fields]]", await redis.xrange(keys.history(pool), min=first_id, max=last_id))
+    points = (decode_or_none(_decode, fields.get(keys.FIELD)) for _, fields in entries)
+    return [point for point in points if point is not None and since <= point.unix_seconds < until]
 
 
 def _is_understood(fields: _Fields) -> bool:

@@ -58,7 +58,8 @@ class IntervalRecorder:
     """Owns what was measured of one pool's requests since the last flush; on the event loop of the gateway.
 
     Counters: `submitted`, `finished:<reason>`, `aborted`, `refused:<code>`, `failed:<code>`, `prompt_tokens`,
-    `completion_tokens`. Durations are seconds; a negative one counts as none at all.
+    `completion_tokens`, and `slo_met`, a part of those that finished. Durations are seconds; a negative one counts as
+    none at all.
     """
 
     def __init__(self, *, owner_id: OwnerId, pool: PoolName, clock: Callable[[], float] = time.monotonic) -> None:
@@ -114,6 +115,10 @@ class IntervalRecorder:
         """Tokens of a request that ended."""
         self._counts["prompt_tokens"] += prompt
         self._counts["completion_tokens"] += completion
+
+    def count_slo_met(self) -> None:
+        """A request finished and kept the objectives."""
+        self._counts["slo_met"] += 1
 
     def flush(self) -> IntervalBatch | None:
         """All since the last flush, which then is forgotten here.

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from serving.contracts.ids import OwnerId, PoolName
+from serving.gateway.observer import Ended
 from serving.telemetry.intervals import IntervalRecorder
 from serving.telemetry.publisher import publish
 from serving.telemetry.rejections import Rejections
+from serving.telemetry.request_log import RequestLog
 
 logger = logging.getLogger(__name__)
 
@@ -21,14 +23,23 @@ _PUBLISH_SECONDS = 0.5
 
 
 class RequestMeter:
-    """Owns one recorder a pool, what was refused before any pool had it, and the task that publishes both twice a
-    second; on the gateway's event loop."""
+    """Owns one recorder a pool, what was refused before any pool had it, the requests that ended and are to be logged,
+    and the task that publishes it all twice a second; on the gateway's event loop. `models` are the models' names."""
 
-    def __init__(self, redis: Redis, *, owner_id: OwnerId, pools: Iterable[PoolName]) -> None:
+    def __init__(
+        self,
+        redis: Redis,
+        *,
+        owner_id: OwnerId,
+        pools: Iterable[PoolName],
+        models: Mapping[PoolName, str] | None = None,
+    ) -> None:
         self._redis = redis
         self._recorders = {pool: IntervalRecorder(owner_id=owner_id, pool=pool) for pool in pools}
         self._rejections = Rejections()
+        self._log = RequestLog(models=models or {})
         self._publishing: asyncio.Task[None] | None = None
+        self._is_heard = True
         self._stopping = asyncio.Event()
 
     def start(self) -> None:
@@ -64,22 +75,16 @@ class RequestMeter:
         """A later token is on its way."""
         self._recorders[pool].record_itl(itl_seconds)
 
-    def ended(
-        self,
-        pool: PoolName,
-        *,
-        outcome: str,
-        was_scheduled: bool,
-        e2e_seconds: float,
-        prompt_tokens: int,
-        completion_tokens: int,
-    ) -> None:
+    def ended(self, ended: Ended) -> None:
         """A request ended; its whole time counts where it came to its own end."""
-        recorder = self._recorders[pool]
-        recorder.count_ended(outcome, was_running=was_scheduled)
-        recorder.count_tokens(prompt=prompt_tokens, completion=completion_tokens)
-        if outcome.startswith("finished:"):
-            recorder.record_e2e(e2e_seconds)
+        recorder = self._recorders[ended.pool]
+        recorder.count_ended(ended.outcome, was_running=ended.was_scheduled)
+        recorder.count_tokens(prompt=ended.prompt_tokens, completion=ended.completion_tokens)
+        if ended.has_finished:
+            recorder.record_e2e(ended.e2e_seconds)
+            if ended.meets_ttft and ended.meets_itl:
+                recorder.count_slo_met()
+        self._log.note(ended)
 
     async def _publish_until_stopped(self) -> None:
         while not self._stopping.is_set():
@@ -87,9 +92,12 @@ class RequestMeter:
                 await asyncio.wait_for(self._stopping.wait(), _PUBLISH_SECONDS)
             try:
                 await self._publish_once()
+                self._is_heard = True
             except (RedisError, OSError):
                 # The books are totals: the next publication makes up for this one. Intervals of the time are lost.
-                logger.warning("measurements cannot be published: Redis is out of reach")
+                if self._is_heard:
+                    logger.warning("measurements cannot be published: Redis is out of reach")
+                self._is_heard = False
 
     async def _publish_once(self) -> None:
         for recorder in self._recorders.values():
@@ -97,3 +105,4 @@ class RequestMeter:
             if batch is not None:
                 await publish(self._redis, batch)
         await self._rejections.publish(self._redis)
+        await self._log.publish(self._redis)

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from serving.contracts import keys
 from serving.contracts.ids import PoolName
 from serving.telemetry.lease import Lease
-from serving.telemetry.pool_monitor import Broadcast, PoolMonitor
+from serving.telemetry.pool_monitor import Broadcast, FrameObserver, PoolMonitor
 from serving.telemetry.rounds import Rounds, TunablesSource
 
 logger = logging.getLogger(__name__)
@@ -39,11 +39,13 @@ class Monitor:
         *,
         stored_tunables: TunablesSource,
         broadcast: Broadcast,
+        observers: Sequence[FrameObserver] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._redis = redis
         self._stored_tunables = stored_tunables
         self._broadcast = broadcast
+        self._observers = tuple(observers)
         self._clock = clock
         self._lease = Lease(
             redis, keys.monitor_lease(), holder=f"monitor-{uuid.uuid4().hex}", life_seconds=_LEASE_SECONDS
@@ -51,6 +53,11 @@ class Monitor:
         self._monitors: dict[PoolName, PoolMonitor] = {}
         self._rounds = self._new_rounds()
         self._active = False
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this monitor works; another does otherwise, or none can."""
+        return self._active
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Work, or wait for the lease, until `stopping` is set; then give the lease up."""
@@ -104,4 +111,4 @@ class Monitor:
         return Rounds(self._redis, stored_tunables=self._stored_tunables, clock=self._clock)
 
     def _new_monitor(self, pool: PoolName) -> PoolMonitor:
-        return PoolMonitor(self._redis, pool, broadcast=self._broadcast)
+        return PoolMonitor(self._redis, pool, broadcast=self._broadcast, observers=self._observers)

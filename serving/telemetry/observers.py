@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from serving.contracts.ids import PoolName
-from serving.gateway.observer import RequestObserver
+from serving.gateway.observer import Ended, RequestObserver
 
 
 class Observer(RequestObserver, Protocol):
@@ -46,23 +46,7 @@ class Observers:
         for observer in self._observers:
             observer.token_gap(pool, itl_seconds=itl_seconds)
 
-    def ended(
-        self,
-        pool: PoolName,
-        *,
-        outcome: str,
-        was_scheduled: bool,
-        e2e_seconds: float,
-        prompt_tokens: int,
-        completion_tokens: int,
-    ) -> None:
+    def ended(self, ended: Ended) -> None:
         """A request ended."""
         for observer in self._observers:
-            observer.ended(
-                pool,
-                outcome=outcome,
-                was_scheduled=was_scheduled,
-                e2e_seconds=e2e_seconds,
-                prompt_tokens=prompt_tokens,
-                completion_tokens=completion_tokens,
-            )
+            observer.ended(ended)

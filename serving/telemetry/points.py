@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
+from typing import Any
+
+import msgspec
 
 from serving.contracts.messages import EngineSnapshot
 from serving.telemetry.frames import INTERVAL_NAMES, PERCENTILES, Frame, IntervalSummaries, LiveFrame, Point
 
 _RATIO_DIGITS = 4
 _RATE_DIGITS = 1
+_REQUEST_DIGITS = 2
+_MS_DIGITS = 3
 _SECONDS_DIGITS = 6
 
 
@@ -29,7 +35,12 @@ def point_of(frame: Frame) -> Point:
         memory_bytes=sum(map(_memory, engines)),
         # An engine that began before anything was announced runs version 0, its own defaults.
         tunables_version=min((engine.tunables_version for engine in engines), default=0) or None,
-        percentiles=[_percentiles(window) for window in frame.windows],
+        percentiles=[percentiles_of(window) for window in frame.windows],
+        num_waiting_long=sum(engine.num_waiting_long for engine in engines),
+        **_step_rates(frame),
+        prefix_hit_ratio=None if frame.prefix_hit_ratio is None else round(frame.prefix_hit_ratio, _RATIO_DIGITS),
+        **_outcome_rates(frame),
+        kv_free_ratio=_ratio(sum(engine.kv_blocks_free for engine in engines), num_blocks),
     )
 
 
@@ -43,7 +54,33 @@ def live_frame_of(frame: Frame) -> LiveFrame:
         announced_version=frame.announced_version,
         outcomes={**books.counts, "waiting": books.num_waiting, "running": books.num_running},
         engines=frame.engines,
+        waiting_by_priority=_waiting_by_priority(frame.engines),
+        refusals=frame.refusals,
+        slo=frame.slo,
+        events=frame.events,
     )
+
+
+def _step_rates(frame: Frame) -> dict[str, Any]:
+    rates = frame.step_rates
+    return {
+        "prefill_tokens_per_step": round(rates.prefill_tokens_per_step, _RATE_DIGITS),
+        "decode_tokens_per_step": round(rates.decode_tokens_per_step, _RATE_DIGITS),
+        "step_ms": None if rates.step_ms is None else round(rates.step_ms, _MS_DIGITS),
+        "preemptions_per_second": round(rates.preemptions_per_second, _REQUEST_DIGITS),
+    }
+
+
+def _outcome_rates(frame: Frame) -> dict[str, float]:
+    rates: dict[str, float] = msgspec.structs.asdict(frame.outcome_rates)
+    return {name: round(rate, _REQUEST_DIGITS) for name, rate in rates.items()}
+
+
+def _waiting_by_priority(engines: Iterable[EngineSnapshot]) -> dict[str, int]:
+    waiting: Counter[str] = Counter()
+    for engine in engines:
+        waiting.update(engine.waiting_by_priority)
+    return {priority: count for priority, count in waiting.most_common() if count}
 
 
 def _ratio(part: float, whole: float) -> float:
@@ -58,7 +95,8 @@ def _memory(engine: EngineSnapshot) -> int:
     return engine.rss_bytes if engine.accelerator_memory_bytes is None else engine.accelerator_memory_bytes
 
 
-def _percentiles(window: IntervalSummaries) -> list[list[float | None]]:
+def percentiles_of(window: IntervalSummaries) -> list[list[float | None]]:
+    """`[interval][percentile]`, as a point has them."""
     return [
         _rounded(getattr(getattr(window, interval), f"p{percent}") for percent in PERCENTILES)
         for interval in INTERVAL_NAMES

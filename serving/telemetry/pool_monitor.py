@@ -4,38 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Protocol, cast
+from collections.abc import Sequence
+from typing import Protocol
 
-import msgspec
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from serving.contracts import keys
 from serving.contracts.decoding import decode_or_none
-from serving.contracts.ids import OwnerId, PoolName
-from serving.telemetry.announced import announced_version
+from serving.contracts.ids import PoolName
+from serving.telemetry.announced import read_announced
 from serving.telemetry.books import read_books
 from serving.telemetry.engines import TokenRates, live_engines
-from serving.telemetry.frames import (
-    WINDOWS_SECONDS,
-    Frame,
-    IntervalSummaries,
-    decode_frame,
-    encode_frame,
-    encode_live,
-    summarise_intervals,
-)
+from serving.telemetry.events import read_newest_events
+from serving.telemetry.frames import Frame, Objectives, decode_frame, encode_frame, encode_live
 from serving.telemetry.history import add_point
 from serving.telemetry.inbox import count_inbox
-from serving.telemetry.intervals import decode_batch
+from serving.telemetry.measurements import Measurements
 from serving.telemetry.points import live_frame_of
-from serving.telemetry.ring import KEPT_SECONDS, IntervalRing
+from serving.telemetry.pool_watch import PoolWatch
+from serving.telemetry.rejections import read_rejections
+from serving.telemetry.stretches import Stretches
 
 logger = logging.getLogger(__name__)
 
 _FRAME_LIFE_SECONDS = 300
-_READ_COUNT = 500
 _BROADCAST_SECONDS = 1.0
 """The longest that consoles may hold up the frames."""
+_OBSERVER_SECONDS = 1.0
+"""The longest that one observer may."""
 
 
 class Broadcast(Protocol):
@@ -44,55 +41,82 @@ class Broadcast(Protocol):
     async def __call__(self, pool: PoolName, *, sequence: int, frame: bytes) -> None: ...
 
 
+class FrameObserver(Protocol):
+    """Is shown every frame of every pool once it is written. What takes long is for a task of its own: the frames wait
+    for it, though no longer than a second."""
+
+    async def __call__(self, frame: Frame) -> None: ...
+
+
 class PoolMonitor:
-    """Owns a pool's ring of intervals and the place in its stream; on the monitor's event loop.
+    """Owns what a pool's owners measured, what its engines last said, and the number of its frames; on the monitor's
+    event loop.
 
     It begins a quarter of an hour back, so that a restarted monitor knows what the one before knew.
     """
 
-    def __init__(self, redis: Redis, pool: PoolName, *, broadcast: Broadcast) -> None:
+    def __init__(
+        self, redis: Redis, pool: PoolName, *, broadcast: Broadcast, observers: Sequence[FrameObserver] = ()
+    ) -> None:
         self.pool = pool
         self._redis = redis
         self._broadcast = broadcast
+        self._observers = tuple(observers)
         self._broadcast_works = True
-        self._ring = IntervalRing()
+        self._measured = Measurements(redis, pool)
+        self._stretches = Stretches(redis, pool, measured=self._measured)
+        self._watch = PoolWatch(redis, pool)
         self._rates = TokenRates()
-        self._last_id: bytes | None = None
-        self._last_sequences: dict[OwnerId, int] = {}
         self._frame_sequence: int | None = None
         self._last_point_at: int | None = None
 
     async def publish_frame(self) -> None:
-        """Read what is new, write the next frame and tell the consoles.
+        """Read what is new, write the next frame and tell the consoles; sum up what is over.
 
         Errors of Redis pass through, but for those of the telling: whoever asks for a frame gets it without.
         """
+        try:
+            frame = await self._look()
+            await self._write(frame)
+            await self._stretches.close_due(now=int(frame.unix_seconds))
+        except (RedisError, OSError):
+            self._watch.forget_silences()
+            raise
+        for observer in self._observers:
+            await self._show(observer, frame)
+
+    async def _look(self) -> Frame:
         seconds, microseconds = await self._redis.time()
         now = int(seconds)
-        await self._read_batches(now)
-        self._ring.expire(now=now)
+        await self._measured.read(now=now)
         engines = await live_engines(self._redis, self.pool)
         self._rates.add(engines)
         num_unread, num_unread_tokens = await count_inbox(self._redis, self.pool)
-        frame = Frame(
-            sequence=await self._next_sequence(),
+        version, slo = await self._read_announced()
+        books = await read_books(self._redis, self.pool)
+        tally = self._measured.tally
+        tally.take_counters(books=books.counts, rejections=await read_rejections(self._redis), at=now)
+        sequence = await self._next_sequence()
+        await self._watch.look(engines, now=float(now))
+        return Frame(
+            sequence=sequence,
             unix_seconds=now + microseconds / 1e6,
             pool=self.pool,
-            windows=self._summarise_windows(now),
+            windows=self._measured.summarise_windows(now=now),
             prompt_tokens_per_second=self._rates.prompt_tokens_per_second,
             generated_tokens_per_second=self._rates.generated_tokens_per_second,
             num_unread=num_unread,
             num_unread_tokens=num_unread_tokens,
-            announced_version=await announced_version(self._redis, self.pool),
+            announced_version=version,
             engines=engines,
-            books=await read_books(self._redis, self.pool),
+            books=books,
             prefix_hit_ratio=self._rates.prefix_hit_ratio,
+            step_rates=self._rates.steps,
+            outcome_rates=tally.rates(now=now),
+            refusals=tally.refusals(now=now),
+            slo=slo,
+            events=await read_newest_events(self._redis, self.pool, now=now),
         )
-        await self._write(frame)
-
-    def _summarise_windows(self, now: int) -> list[IntervalSummaries]:
-        totals = [self._ring.total(since=now + 1 - seconds, until=now + 1) for seconds in WINDOWS_SECONDS]
-        return [summarise_intervals(total) for total in totals]
 
     async def _write(self, frame: Frame) -> None:
         live = live_frame_of(frame)
@@ -105,6 +129,13 @@ class PoolMonitor:
         self._frame_sequence, self._last_point_at = frame.sequence, second
         await self._tell_consoles(frame.sequence, encode_live(live))
 
+    async def _show(self, observer: FrameObserver, frame: Frame) -> None:
+        try:
+            async with asyncio.timeout(_OBSERVER_SECONDS):
+                await observer(frame)
+        except Exception:
+            logger.exception("pool %s: %r tripped over a frame", self.pool, observer)
+
     async def _tell_consoles(self, sequence: int, frame: bytes) -> None:
         try:
             async with asyncio.timeout(_BROADCAST_SECONDS):
@@ -116,34 +147,16 @@ class PoolMonitor:
         else:
             self._broadcast_works = True
 
-    async def _read_batches(self, now: int) -> None:
-        stream = keys.intervals(self.pool)
-        since: bytes = self._last_id or b"%d-0" % ((now - KEPT_SECONDS) * 1000)
-        while True:
-            entries = cast(
-                "list[tuple[bytes, dict[bytes, bytes]]]",
-                await self._redis.xrange(stream, min=b"(" + since, count=_READ_COUNT),
-            )
-            for entry_id, fields in entries:
-                self._take(entry_id, fields.get(keys.FIELD, b""))
-            if not entries:
-                return
-            self._last_id = since = entries[-1][0]
-
-    def _take(self, entry_id: bytes, content: bytes) -> None:
-        try:
-            batch = decode_batch(content)
-        except msgspec.MsgspecError as error:
-            logger.warning("pool %s: an owner says what this version does not understand: %s", self.pool, error)
-            return
-        # Written twice where an owner did not hear that it was written.
-        if batch.sequence <= self._last_sequences.get(batch.owner_id, 0):
-            return
-        self._last_sequences[batch.owner_id] = batch.sequence
-        self._ring.add(batch.intervals, at=int(entry_id.partition(b"-")[0]) // 1000)
-
     async def _next_sequence(self) -> int:
         if self._frame_sequence is not None:
             return self._frame_sequence + 1
         earlier = decode_or_none(decode_frame, await self._redis.get(keys.frame(self.pool)))
+        self._watch.begin(earlier)
         return 1 if earlier is None else earlier.sequence + 1
+
+    async def _read_announced(self) -> tuple[int | None, Objectives | None]:
+        announced = await read_announced(self._redis, self.pool)
+        if announced is None:
+            return None, None
+        tunables = announced.tunables
+        return announced.version, Objectives(ttft_ms=tunables.slo_ttft_ms, itl_ms=tunables.slo_itl_ms)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
+import msgspec
 from redis.asyncio import Redis
 
 from serving.contracts import keys
@@ -16,6 +17,25 @@ logger = logging.getLogger(__name__)
 
 _TELL_AGAIN_SECONDS = 2.0
 _FORCE_AFTER_SECONDS = 6.0
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """What one engine of a pool runs instead of what is in force. `since` is in unix seconds."""
+
+    engine_id: EngineId
+    tunables: AnnouncedTunables
+    since: float
+
+
+class StoredForPool(msgspec.Struct, frozen=True):
+    """What a pool's engines should run: all of them `in_force`, but for the one of the `trial`."""
+
+    in_force: AnnouncedTunables
+    trial: Trial | None = None
+
+    def for_engine(self, engine_id: EngineId) -> AnnouncedTunables:
+        """What that engine should run."""
+        return self.trial.tunables if self.trial is not None and self.trial.engine_id == engine_id else self.in_force
 
 
 class Reconciler:
@@ -33,24 +53,28 @@ class Reconciler:
         self._told_at: dict[EngineId, float] = {}
         self._ahead_since: dict[PoolName, float] = {}
 
-    async def reconcile(self, pool: PoolName, stored: AnnouncedTunables, engines: Iterable[EngineSnapshot]) -> None:
-        """Announce `stored` where another one is announced, and send it to the engines that run another version.
+    async def reconcile(self, pool: PoolName, wanted: StoredForPool, engines: Iterable[EngineSnapshot]) -> None:
+        """Announce what is in force where another one is announced, and send each engine that runs another version
+        than it should the one that it should.
 
         An engine is told again after two seconds if it still reports another one. Errors of Redis pass through.
         """
         running = list(engines)
+        stored = wanted.in_force
         announced = await read_announced(self._redis, pool)
-        known = [engine.tunables_version for engine in running] + ([announced.version] if announced else [])
-        force = self._must_force(pool, is_ahead=any(version > stored.version for version in known))
+        is_ahead = announced is not None and announced.version > stored.version
+        is_ahead |= any(engine.tunables_version > wanted.for_engine(engine.engine_id).version for engine in running)
+        force = self._must_force(pool, is_ahead=is_ahead)
         if announced is None or announced.version < stored.version or (force and announced != stored):
             # Should a newer version be announced just now, this one overwrites it; the next round puts it right.
             await self._redis.set(keys.announced_tunables(pool), encode(stored))
             logger.info("pool %s: version %d of the tunables announced again", pool, stored.version)
         for engine in running:
-            if engine.tunables_version == stored.version:
+            own = wanted.for_engine(engine.engine_id)
+            if engine.tunables_version == own.version:
                 self._told_at.pop(engine.engine_id, None)
             else:
-                await self._retune(engine, stored, force=force)
+                await self._retune(engine, own, force=force)
 
     def _must_force(self, pool: PoolName, *, is_ahead: bool) -> bool:
         if not is_ahead:

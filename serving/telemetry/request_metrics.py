@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.metrics_core import Metric
 
 from serving.contracts.ids import PoolName
+from serving.gateway.observer import Ended
 
 QUEUE, TTFT = "footplate_request_queue_seconds", "footplate_request_ttft_seconds"
 ITL, E2E = "footplate_request_itl_seconds", "footplate_request_e2e_seconds"
@@ -126,25 +127,17 @@ class RequestMetrics:
         """A later token is on its way."""
         self._intervals[ITL][pool].observe(itl_seconds)
 
-    def ended(
-        self,
-        pool: PoolName,
-        *,
-        outcome: str,
-        was_scheduled: bool,
-        e2e_seconds: float,
-        prompt_tokens: int,
-        completion_tokens: int,
-    ) -> None:
+    def ended(self, ended: Ended) -> None:
         """A request ended; its whole time counts where it came to its own end."""
-        kind, _, code = outcome.partition(":")
-        (self._running if was_scheduled else self._waiting)[pool].dec()
+        pool = ended.pool
+        kind, _, code = ended.outcome.partition(":")
+        (self._running if ended.was_scheduled else self._waiting)[pool].dec()
         self._ended.labels(*self._labels[pool], kind, self._bounded(code)).inc()
         prompt, generated = self._tokens[pool]
-        prompt.inc(prompt_tokens)
-        generated.inc(completion_tokens)
-        if kind == "finished":
-            self._intervals[E2E][pool].observe(e2e_seconds)
+        prompt.inc(ended.prompt_tokens)
+        generated.inc(ended.completion_tokens)
+        if ended.has_finished:
+            self._intervals[E2E][pool].observe(ended.e2e_seconds)
 
     def _bounded(self, code: str) -> str:
         if code not in self._codes and len(self._codes) >= _MAX_CODES:

@@ -10,15 +10,14 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from serving.contracts.ids import PoolName
-from serving.contracts.messages import AnnouncedTunables
 from serving.telemetry.books import LostOwners
 from serving.telemetry.engines import live_engines
 from serving.telemetry.known_pools import read_known_pools, write_known_pools
-from serving.telemetry.reconciler import Reconciler
+from serving.telemetry.reconciler import Reconciler, StoredForPool
 
 logger = logging.getLogger(__name__)
 
-StoredTunables = Mapping[PoolName, AnnouncedTunables | None]
+StoredTunables = Mapping[PoolName, StoredForPool | None]
 """What every pool should run; None where what is stored for one cannot be used."""
 TunablesSource = Callable[[], Awaitable[StoredTunables]]
 

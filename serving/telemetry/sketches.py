@@ -71,11 +71,12 @@ def sketch_values(values: Iterable[float]) -> Sketch:
 
 def summarise(sketch: Sketch) -> IntervalSummary:
     """Count, mean and percentiles. A percentile is within 1 % of the duration at rank `floor(q * (count - 1))`."""
-    count = sketch.count
+    keys = sorted(sketch.bins)
+    # Of every frame this is the most: each bin is looked at once.
+    reached = list(itertools.accumulate(map(sketch.bins.__getitem__, keys), initial=sketch.num_zero))
+    count = reached[-1]
     if not count:
         return IntervalSummary()
-    keys = sorted(sketch.bins)
-    reached = list(itertools.accumulate((sketch.bins[key] for key in keys), initial=sketch.num_zero))
 
     def percentile(q: float) -> float:
         """The value of the first bin that reaches beyond the rank."""

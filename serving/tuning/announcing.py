@@ -37,6 +37,16 @@ def announce(redis: Redis, pool: PoolName, announced: AnnouncedTunables) -> bool
     return True
 
 
+def announce_to(redis: Redis, engine_id: EngineId, tunables: AnnouncedTunables) -> bool:
+    """Tell one engine alone. False where Redis is out of reach: the monitor tells it again."""
+    try:
+        _send(redis, engine_id, encode(Retune(tunables.version, tunables.tunables)))
+    except (RedisError, OSError) as error:
+        logger.warning("version %d is stored but engine %s not told yet: %s", tunables.version, engine_id, error)
+        return False
+    return True
+
+
 def _announce(redis: Redis, pool: PoolName, announced: AnnouncedTunables) -> None:
     redis.eval(_SET_UNLESS_OLDER, 1, keys.announced_tunables(pool), encode(announced), announced.version)
     message = encode(Retune(announced.version, announced.tunables))
@@ -44,6 +54,8 @@ def _announce(redis: Redis, pool: PoolName, announced: AnnouncedTunables) -> Non
         engine_id = EngineId(raw.decode() if isinstance(raw, bytes) else raw)
         # The streams of engines that are gone would be read by nobody.
         if redis.exists(keys.heartbeat(engine_id)):
-            redis.xadd(
-                keys.control(engine_id), {keys.FIELD: message}, maxlen=keys.MAX_CONTROL_ENTRIES, approximate=True
-            )
+            _send(redis, engine_id, message)
+
+
+def _send(redis: Redis, engine_id: EngineId, message: bytes) -> None:
+    redis.xadd(keys.control(engine_id), {keys.FIELD: message}, maxlen=keys.MAX_CONTROL_ENTRIES, approximate=True)

@@ -1,4 +1,4 @@
-"""Pools, and every version of tunables that they ran or run."""
+"""Pools, every version of tunables that they ran or run, and what a version was stored with."""
 
 from __future__ import annotations
 
@@ -33,3 +33,64 @@ class TunablesVersion(models.Model):
 
     def __str__(self) -> str:
         return f"{self.pool_id} version {self.number}"
+
+
+class GuardrailState(models.TextChoices):
+    """What became of a guardrail. `stuck`: it was missed, and the version before would do no longer."""
+
+    WATCHING = "watching"
+    PASSED = "passed"
+    MISSED = "missed"
+    SUPERSEDED = "superseded"
+    STUCK = "stuck"
+
+
+class Guardrail(models.Model):
+    """What a version is watched by: see `serving.contracts.guardrails.GuardrailTerms`. `starts_at` is when the watch
+    began, `missed_since` since when the bound is missed without a break, `value` the metric's when that had lasted too
+    long, and `note` says what became of it."""
+
+    version = models.OneToOneField(TunablesVersion, on_delete=models.CASCADE, related_name="guardrail")
+    metric = models.CharField(max_length=40)
+    bound = models.FloatField()
+    window_seconds = models.FloatField()
+    watch_seconds = models.FloatField()
+    state = models.CharField(max_length=20, choices=GuardrailState.choices, default=GuardrailState.WATCHING)
+    starts_at = models.DateTimeField()
+    missed_since = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField(null=True)
+    value = models.FloatField(null=True)
+    note = models.CharField(max_length=500, blank=True)
+
+    class Meta:
+        indexes = (models.Index(fields=("state",), name="guardrails_by_state"),)
+
+    def __str__(self) -> str:
+        return f"guardrail of version {self.version_id}"
+
+
+class CanaryState(models.TextChoices):
+    """What became of a canary: taken to all engines, or back."""
+
+    RUNNING = "running"
+    PROMOTED = "promoted"
+    WITHDRAWN = "withdrawn"
+
+
+class Canary(models.Model):
+    """A version that runs on one engine of its pool first; while it does, the version before is in force. `baseline`
+    holds what each engine had counted when it began: `{engine id: {counter: value}}`."""
+
+    version = models.OneToOneField(TunablesVersion, on_delete=models.CASCADE, related_name="canary")
+    engine_id = models.CharField(max_length=200)
+    state = models.CharField(max_length=20, choices=CanaryState.choices, default=CanaryState.RUNNING)
+    baseline = models.JSONField(default=dict)
+    started_at = models.DateTimeField(auto_now_add=True)
+    ended_at = models.DateTimeField(null=True)
+    ended_by = models.CharField(max_length=200, blank=True)
+
+    class Meta:
+        indexes = (models.Index(fields=("state",), name="canaries_by_state"),)
+
+    def __str__(self) -> str:
+        return f"canary of version {self.version_id}"

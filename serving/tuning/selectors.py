@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ from serving.contracts.errors import PoolNotFound
 from serving.contracts.ids import PoolName
 from serving.contracts.messages import AnnouncedTunables
 from serving.contracts.tunables import Tunables, describe
-from serving.tuning.models import Pool, TunablesVersion
+from serving.tuning.models import Canary, CanaryState, Pool, TunablesVersion
 
 
 def pool_names() -> list[PoolName]:
@@ -38,13 +39,26 @@ def find_pool(name: str) -> Pool:
 
 
 def current_version(name: str) -> TunablesVersion:
-    """The pool's newest version; raises `PoolNotFound`."""
+    """The pool's version in force; raises `PoolNotFound`."""
     return newest_version_of(find_pool(name))
 
 
 def newest_version_of(pool: Pool) -> TunablesVersion:
-    """The newest version of a pool, which has one from its making."""
+    """The version of a pool that is in force: the newest but for one that is tried on one engine. Every pool has one
+    from its making."""
+    in_force = pool.versions.select_related("pool").exclude(canary__state=CanaryState.RUNNING)
+    return in_force.latest("number")
+
+
+def newest_stored(pool: Pool) -> TunablesVersion:
+    """The newest version of a pool, be it in force or tried on one engine."""
     return pool.versions.select_related("pool").latest("number")
+
+
+def running_canary(pool: Pool) -> Canary | None:
+    """The trial of the pool's newest version on one engine, where there is one."""
+    running = Canary.objects.filter(version__pool=pool, state=CanaryState.RUNNING)
+    return running.select_related("version__pool").first()
 
 
 def current_tunables(name: str) -> AnnouncedTunables:
@@ -63,13 +77,27 @@ def versions(name: str, *, before: int | None = None, limit: int = 100) -> list[
 
 def versions_of(pool: Pool, *, before: int | None = None, limit: int = 100) -> list[TunablesVersion]:
     """As `versions`, for a pool that was read already."""
-    found = pool.versions.select_related("pool")
+    found = pool.versions.select_related("pool", "guardrail", "canary")
     return list((found if before is None else found.filter(number__lt=before))[:limit])
+
+
+def version_numbered(pool: Pool, number: int) -> TunablesVersion | None:
+    """One version of a pool; None where there is none of that number."""
+    return pool.versions.select_related("pool", "guardrail", "canary").filter(number=number).first()
 
 
 def versions_after(name: str, number: int, *, limit: int = 100) -> list[TunablesVersion]:
     """The versions stored after `number`, newest first, at most `limit`; raises `PoolNotFound`."""
     return list(find_pool(name).versions.select_related("pool").filter(number__gt=number)[:limit])
+
+
+def versions_between(
+    pool: Pool, since: datetime.datetime, until: datetime.datetime, *, limit: int = 200
+) -> list[TunablesVersion]:
+    """The versions stored in a range of time, newest first, at most `limit`, and behind them the newest before it."""
+    found = pool.versions.select_related("pool")
+    within = list(found.filter(created_at__gte=since, created_at__lt=until)[:limit])
+    return [*within, *found.filter(created_at__lt=since)[:1]]
 
 
 def tunables_of(values: Mapping[str, Any]) -> Tunables:

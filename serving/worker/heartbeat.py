@@ -6,13 +6,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import cast
 
+import msgspec
 from redis import Redis
 from redis.exceptions import RedisError
 
 from serving.contracts import keys
 from serving.contracts.ids import EngineId, OwnerId, PoolName
-from serving.contracts.messages import EngineSnapshot, encode
+from serving.contracts.messages import EngineSnapshot, decode_snapshot, encode
 from serving.worker.gauge import SampledGauge
 from serving.worker.mailbox import Mailbox, OthersJoined, OwnerLost
 
@@ -52,6 +54,7 @@ class Heartbeat:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._beat_all, name="heartbeat", daemon=True)
         self.num_other_engines = 0
+        """Engines of the pool beside this one that live and take work."""
         self.has_beaten = False
 
     def start(self) -> None:
@@ -92,11 +95,12 @@ class Heartbeat:
         pipe.set(keys.heartbeat(self._engine_id), encode(self._look()), px=int(LIFE_SECONDS * 1000))
         pipe.time()
         pipe.zrange(keys.engines(self._pool), 0, -1)
-        _, (seconds, _), ids = pipe.execute()
-        self._redis.zadd(keys.engines(self._pool), {self._engine_id: seconds})
+        _, (seconds, microseconds), ids = pipe.execute()
+        self._redis.zadd(keys.engines(self._pool), {self._engine_id: seconds + microseconds / 1e6})
         others = [EngineId(raw.decode()) for raw in ids if raw.decode() != self._engine_id]
-        num_others = self._redis.exists(*map(keys.heartbeat, others)) if others else 0
-        was_alone, self.num_other_engines = self.num_other_engines == 0, int(num_others)
+        beats = cast("list[bytes | None]", self._redis.mget([*map(keys.heartbeat, others)])) if others else []
+        num_others = sum(beat is not None and _takes_work(beat) for beat in beats)
+        was_alone, self.num_other_engines = self.num_other_engines == 0, num_others
         self.has_beaten = True
         if was_alone and self.num_other_engines > 0:
             self._mailbox.put(OthersJoined())
@@ -122,3 +126,12 @@ class Heartbeat:
             if now - since >= 1.0:
                 logger.warning("owner %s is gone: its requests are aborted", owner)
                 self._mailbox.put(OwnerLost(owner))
+
+
+def _takes_work(beat: bytes) -> bool:
+    """Whether an engine is ready, as it says itself; one of another version, which this one does not understand, may
+    be."""
+    try:
+        return decode_snapshot(beat).state == "ready"
+    except msgspec.MsgspecError:
+        return True

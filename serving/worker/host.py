@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from serving.contracts.ids import EngineId, OwnerId, PoolName
-from serving.contracts.messages import Abort, Drain, EngineSnapshot, Retune, Returned, Submit
+from serving.contracts.messages import (
+    Abort,
+    Drain,
+    EngineSnapshot,
+    Restart,
+    Resume,
+    Retune,
+    Returned,
+    Submit,
+)
 from serving.engine.engine import Engine
+from serving.resources import resident_bytes
 from serving.worker.mailbox import Command, Leave, Mailbox, OthersJoined, OwnerLost
 from serving.worker.publisher import Publisher
+from serving.worker.steps_publisher import StepsPublisher
 
 _IDLE_SECONDS = 1.0
 _REMIND_SECONDS = 5.0
@@ -45,16 +54,19 @@ class EngineHost:
         identity: Identity,
         mailbox: Mailbox,
         publisher: Publisher,
+        steps: StepsPublisher,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
         self._identity = identity
         self._mailbox = mailbox
         self._publisher = publisher
+        self._steps = steps
+        self._published_step = 0
         self._clock = clock
         self._started_at = clock()
         self._leaving = False
-        self._drain_deadline: float | None = None
+        self._leave_deadline: float | None = None
         self._reminded_at = self._started_at
         self._latest = self._take_snapshot()
         self._owners: frozenset[OwnerId] = frozenset()
@@ -68,11 +80,12 @@ class EngineHost:
         return self._owners
 
     def run(self, *, drain_seconds: float) -> None:
-        """Step until told to leave, or until a drain has nothing left or took longer than `drain_seconds`.
+        """Step until told to leave, or until a restart has nothing left to wait for or took longer than
+        `drain_seconds`.
 
         What still lives then is handed back to its owners. Raises `EngineBroken` where steps fail one after another.
         """
-        while not self._leaving and not self._has_drained() and not self._engine.is_broken:
+        while not self._leaving and not self._has_run_out() and not self._engine.is_broken:
             self._take_commands(drain_seconds)
             self._remind_owners()
             # A step may be long: who waits for a word on its Submit, and for credits, need not wait for its end.
@@ -80,6 +93,7 @@ class EngineHost:
             self._look()
             self._mailbox.settle()
             self._publisher.publish(self._engine.step())
+            self._publish_steps()
             self._look()
         self._publisher.publish(self._engine.hand_back())
         self._look()
@@ -90,6 +104,12 @@ class EngineHost:
         """Hand back the Submits that came in after the last step."""
         left = [command for command in self._mailbox.take(timeout_seconds=0) if isinstance(command, Submit)]
         self._publisher.publish([(submit.owner_id, Returned(submit.key, submit.attempt)) for submit in left])
+
+    def _publish_steps(self) -> None:
+        records = self._engine.records_since(self._published_step)
+        if records:
+            self._published_step = records[-1].step
+            self._steps.publish(records)
 
     def _remind_owners(self) -> None:
         if self._clock() - self._reminded_at >= _REMIND_SECONDS:
@@ -102,8 +122,8 @@ class EngineHost:
 
     def _take_commands(self, drain_seconds: float) -> None:
         for command in self._mailbox.take(timeout_seconds=self._patience()):
-            if isinstance(command, Drain):
-                self._drain_deadline = self._clock() + drain_seconds
+            if isinstance(command, Restart) and self._leave_deadline is None:
+                self._leave_deadline = self._clock() + drain_seconds
             self._apply(command)
 
     def _patience(self) -> float:
@@ -121,8 +141,11 @@ class EngineHost:
                 self._engine.abort(command.key, attempt=command.attempt)
             case Retune():
                 self._engine.retune(command.version, command.tunables, force=command.force)
-            case Drain():
+            case Drain() | Restart():
                 self._engine.drain()
+            case Resume():
+                if self._leave_deadline is None:
+                    self._engine.resume()
             case OwnerLost():
                 self._engine.abort_owner(command.owner_id)
             case OthersJoined():
@@ -130,13 +153,16 @@ class EngineHost:
             case Leave():
                 self._leaving = True
 
-    def _has_drained(self) -> bool:
-        if self._drain_deadline is None:
+    def _has_run_out(self) -> bool:
+        if self._leave_deadline is None:
             return False
-        return not self._engine.has_work or self._clock() >= self._drain_deadline
+        return not self._engine.has_work or self._clock() >= self._leave_deadline
 
     def _take_snapshot(self) -> EngineSnapshot:
         counts = self._engine.counts()
+        leaves = self._leave_deadline is not None
+        if leaves:
+            counts = dataclasses.replace(counts, state="draining")
         identity = self._identity
         return EngineSnapshot(
             engine_id=identity.engine_id,
@@ -148,14 +174,6 @@ class EngineHost:
             backend=identity.backend,
             rss_bytes=resident_bytes(),
             uptime_seconds=self._clock() - self._started_at,
+            leaves=leaves,
             **dataclasses.asdict(counts),
         )
-
-
-def resident_bytes() -> int:
-    """This process's resident memory, from the kernel's own account; 0 where there is none."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except (OSError, IndexError, ValueError):
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")

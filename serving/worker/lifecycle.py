@@ -14,7 +14,7 @@ from redis import Redis
 
 from serving.contracts import keys
 from serving.contracts.ids import EngineId, PoolName
-from serving.contracts.messages import AnnouncedTunables, Drain, EngineSnapshot, decode_announced
+from serving.contracts.messages import AnnouncedTunables, EngineSnapshot, Restart, decode_announced
 from serving.contracts.tunables import Tunables
 from serving.engine.device import DeviceGauge
 from serving.engine.engine import Engine
@@ -25,6 +25,7 @@ from serving.worker.host import EngineHost, Identity
 from serving.worker.mailbox import Leave, Mailbox
 from serving.worker.publisher import Publisher
 from serving.worker.receiver import Receiver
+from serving.worker.steps_publisher import StepsPublisher
 
 if TYPE_CHECKING:
     from serving.engine.sampling.grammars import MaskProvider
@@ -35,7 +36,7 @@ _JOIN_SECONDS = 5.0
 
 
 class EngineWorker:
-    """Owns an engine and the threads around it: receiver, publisher, heartbeat, and the accelerator's gauge.
+    """Owns an engine and the threads around it: receiver, publishers, heartbeat, and the accelerator's gauge.
 
     `redis` makes a connection of its own for each thread. The engine is built on the pool's announced tunables. `gauge`
     reads the accelerator, on a thread of its own; on a CPU there is none to read, and no such thread. `masks` are the
@@ -60,6 +61,7 @@ class EngineWorker:
         self._engine = Engine(runner, tunables=announced.tunables, tunables_version=announced.version)
         self._mailbox = Mailbox()
         self._publisher = Publisher(redis(), engine_id=self.engine_id)
+        self._steps = StepsPublisher(redis(), engine_id=self.engine_id)
         self._host = EngineHost(
             self._engine,
             identity=Identity(
@@ -73,6 +75,7 @@ class EngineWorker:
             ),
             mailbox=self._mailbox,
             publisher=self._publisher,
+            steps=self._steps,
         )
         self._gauge = None if gauge is None or device == "cpu" else SampledGauge(gauge)
         self._heartbeat = Heartbeat(
@@ -97,6 +100,7 @@ class EngineWorker:
     def run(self, *, drain_seconds: float) -> None:
         """Serve on this thread until a drain has ended or `leave` was called; what still runs then is handed back."""
         self._publisher.start()
+        self._steps.start()
         self._receiver.start()
         if self._gauge is not None:
             self._gauge.start()
@@ -108,15 +112,17 @@ class EngineWorker:
             self._receiver.stop(timeout_seconds=_JOIN_SECONDS)
             self._host.return_unread()
             self._publisher.stop(timeout_seconds=_JOIN_SECONDS)
+            self._steps.stop(timeout_seconds=_JOIN_SECONDS)
             self._heartbeat.stop(timeout_seconds=_JOIN_SECONDS)
             if self._gauge is not None:
                 self._gauge.stop(timeout_seconds=_JOIN_SECONDS)
         logger.info("engine %s has left", self.engine_id)
 
     def drain(self) -> None:
-        """Take nothing new, finish what runs, then end `run`. From any thread, or a signal's handler."""
+        """Take nothing new, finish what runs, then end `run`, as `Restart` asks. From any thread, or a signal's
+        handler."""
         self._receiver.stop_taking_work()
-        self._mailbox.put(Drain())
+        self._mailbox.put(Restart())
 
     def leave(self) -> None:
         """End `run` now. From any thread, or a signal's handler."""
@@ -125,6 +131,11 @@ class EngineWorker:
     def snapshot(self) -> EngineSnapshot:
         """The engine's state after its last step. From any thread."""
         return self._host.snapshot()
+
+    @property
+    def num_other_engines(self) -> int:
+        """Engines of the pool beside this one that take work, as last seen. From any thread."""
+        return self._heartbeat.num_other_engines
 
     def _credits(self) -> int | None:
         """Sequences that this engine may still take; None, without bound, while it is alone in its pool."""

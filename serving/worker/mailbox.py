@@ -6,7 +6,7 @@ import dataclasses
 import threading
 
 from serving.contracts.ids import OwnerId
-from serving.contracts.messages import Abort, Drain, Retune, Submit
+from serving.contracts.messages import Abort, Drain, Restart, Resume, Retune, Submit
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Leave:
     """Stop now: hand back what still runs."""
 
 
-Command = Submit | Abort | Retune | Drain | OwnerLost | OthersJoined | Leave
+Command = Submit | Abort | Retune | Drain | Resume | Restart | OwnerLost | OthersJoined | Leave
 
 
 class Mailbox:

@@ -19,6 +19,8 @@ from serving.contracts.messages import (
     SCHEMA_VERSION,
     Drain,
     Refused,
+    Restart,
+    Resume,
     Submit,
     decode_control,
     decode_submit,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BLOCK_MS = 500
+_NO_CREDIT_MS = 20
 _READ_COUNT = 256
 _LONGEST_BACKOFF_SECONDS = 2.0
 
@@ -65,7 +68,8 @@ class Receiver:
         self._masks = masks
         self._read_ids: dict[bytes, list[bytes]] = {}
         self._stopping = threading.Event()
-        self._draining = False
+        self._paused = False
+        self._leaving = False
         self._thread = threading.Thread(target=self._read_all, name="receiver", daemon=True)
 
     def start(self) -> None:
@@ -73,8 +77,8 @@ class Receiver:
         self._thread.start()
 
     def stop_taking_work(self) -> None:
-        """Read commands only from now on."""
-        self._draining = True
+        """Read commands only from now on, whatever they say."""
+        self._leaving = True
 
     def stop(self, *, timeout_seconds: float) -> None:
         """End the thread; gives up after `timeout_seconds`."""
@@ -108,16 +112,19 @@ class Receiver:
                     raise
 
     def _read_once(self) -> None:
-        num_credits = 0 if self._draining else self._num_credits()
+        takes_work = not (self._paused or self._leaving)
+        num_credits = self._num_credits() if takes_work else 0
         streams: dict[Any, Any] = {self._control: ">"}
-        if num_credits is None or num_credits > 0:
+        reads_inbox = num_credits is None or num_credits > 0
+        if reads_inbox:
             streams[self._inbox] = ">"
         answer = self._redis.xreadgroup(
             keys.ENGINE_GROUP,
             self._engine_id,
             streams,
             count=_READ_COUNT if num_credits is None else max(1, min(_READ_COUNT, num_credits)),
-            block=_BLOCK_MS if num_credits is None or num_credits > 0 else 20,
+            # Credits come back without a word; the word to take work again is an entry.
+            block=_BLOCK_MS if reads_inbox or not takes_work else _NO_CREDIT_MS,
             noack=True,
         )
         # Taken first, deleted then: what a broken connection leaves undeleted is deleted the next time.
@@ -160,8 +167,13 @@ class Receiver:
         except (msgspec.MsgspecError, DomainError) as error:
             logger.error("a control entry cannot be read and was dropped: %s", error)
             return
-        if isinstance(command, Drain):
-            self.stop_taking_work()
+        match command:
+            case Drain():
+                self._paused = True
+            case Resume():
+                self._paused = False
+            case Restart():
+                self.stop_taking_work()
         self._mailbox.put(command)
 
 

@@ -9,6 +9,7 @@ from serving.admission.console_account import read_console_account
 from serving.admission.models import Tenant
 from serving.admission.quotas import change_quotas
 from serving.admission.tenants import change_tenant, create_tenant
+from serving.audit.selectors import events_of_tenant
 from serving.contracts.errors import PermissionDenied
 from serving.contracts.quotas import Quotas
 
@@ -24,7 +25,7 @@ def test_its_tenant_is_made_by_the_first_prompt_alone() -> None:
     accounts = [read_console_account() for _ in range(3)]
     (tenant,) = Tenant.objects.all()
     assert tenant.name == "console"
-    assert [entry.action for entry in tenant.audit_entries.all()] == ["tenant made"]
+    assert [event.action for event in events_of_tenant(tenant.pk)] == ["tenant made"]
     assert {account.tenant_id for account in accounts} == {tenant.pk}
     assert accounts[0].key_prefix == ""
 

@@ -14,12 +14,12 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 from redis import Redis
 
-from serving.admission import selectors
 from serving.admission.keys import SCOPES, KeyText, make_key, read_bearer
 from serving.admission.models import ApiKey, Tenant
 from serving.admission.principals import principal_if_it_opens, read_known_key
 from serving.admission.services import add_key, create_key, revoke_key
 from serving.admission.tenants import create_tenant
+from serving.audit.selectors import events_of_tenant
 from serving.contracts.errors import InvalidKey, InvalidValue, KeyNotFound, PermissionDenied, TenantNotFound
 from tests.admission.opening import open_with
 
@@ -195,12 +195,18 @@ def test_command_prints_a_key_that_opens() -> None:
     call_command("createkey", "acme", scopes="generate, operate", expires_days=1, stdout=output)
     principal = open_with(f"Bearer {output.getvalue().strip()}")
     assert principal.scopes == {"generate", "operate"}
-    made, tenant_made = Tenant.objects.get(name="acme").audit_entries.all()
-    assert (made.action, made.author, made.key_prefix) == ("key made", "command line", principal.key_prefix)
+    tenant_id = Tenant.objects.get(name="acme").pk
+    made, tenant_made = events_of_tenant(tenant_id)
+    assert (made.action, made.actor, made.actor_kind, made.subject) == (
+        "key made",
+        "command line",
+        "command",
+        principal.key_prefix,
+    )
     assert made.changes["scopes"] == [None, ["generate", "operate"]]
-    assert (tenant_made.action, tenant_made.author, tenant_made.key_prefix) == ("tenant made", "command line", "")
+    assert (tenant_made.action, tenant_made.actor, tenant_made.subject) == ("tenant made", "command line", "acme")
     call_command("createkey", "acme", stdout=io.StringIO())
-    assert [entry.action for entry in selectors.audit_entries(made.tenant)] == ["key made"] * 2 + ["tenant made"]
+    assert [event.action for event in events_of_tenant(tenant_id)] == ["key made"] * 2 + ["tenant made"]
     with pytest.raises(CommandError, match="scopes"):
         call_command("createkey", "acme", scopes="all")
     assert set(SCOPES) == {"generate", "batch", "observe", "operate", "admin"}

@@ -9,6 +9,8 @@ import pytest
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
+from serving.audit.selectors import events_of_tenant
+
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
@@ -38,3 +40,31 @@ def test_tenants_of_the_first_release_keep_their_keys_and_may_send_every_priorit
     assert (key.tenant.name, key.tenant.most_urgent, key.tenant.weight, key.last_used_at) == ("acme", -100, 1.0, None)
     assert key.tenant.pools is None
     assert now.get_model("admission", "Tenant").objects.create(name="new").most_urgent == 0
+
+
+@pytest.fixture
+def own_audit() -> Iterator[Any]:
+    """The models of the release whose tenants had an audit of their own, over its tables."""
+    yield migrate("0003_tenant_pools")
+    migrate(None)
+
+
+def test_what_tenants_own_audit_has_goes_to_the_audit_of_everything(own_audit: Any) -> None:
+    tenant = own_audit.get_model("admission", "Tenant").objects.create(name="acme")
+    entries = own_audit.get_model("admission", "AuditEntry").objects
+    entries.create(tenant=tenant, action="tenant made", author="command line", changes={"name": [None, "acme"]})
+    made_at = entries.create(
+        tenant=tenant, action="key made", key_prefix="0" * 12, author="acme, key 1234567890ab", reason="a test"
+    ).created_at
+    entries.create(tenant=tenant, action="tenant changed", author="ann", changes={"weight": [1.0, 2.0]})
+    migrate(None)
+    changed, key, made = events_of_tenant(tenant.pk)
+    assert (made.actor, made.actor_kind, made.subject, made.changes) == (
+        "command line",
+        "command",
+        "acme",
+        {"name": [None, "acme"]},
+    )
+    assert (key.actor_kind, key.subject_kind, key.subject, key.reason) == ("key", "key", "0" * 12, "a test")
+    assert (key.at, key.tenant) == (made_at, "acme")
+    assert (changed.actor, changed.actor_kind, changed.changes) == ("ann", "user", {"weight": [1.0, 2.0]})

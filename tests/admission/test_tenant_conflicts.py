@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from serving.admission.models import AuditEntry, Tenant
+from serving.admission.models import Tenant
 from serving.admission.tenants import change_tenant, check_attribute
+from serving.audit.models import AuditEvent
 from serving.contracts.errors import InvalidValue, StaleVersion, UnknownField
 
 pytestmark = pytest.mark.django_db
@@ -35,7 +36,7 @@ def test_what_another_changed_meanwhile_is_not_overwritten_unseen(tenant: Tenant
         change(tenant, {"weight": 4.0, "enabled": False}, seen={"weight": 2.0, "enabled": True})
     assert caught.value.param == "weight"
     tenant.refresh_from_db()
-    assert (tenant.weight, tenant.enabled, AuditEntry.objects.count()) == (3.0, True, 1)
+    assert (tenant.weight, tenant.enabled, AuditEvent.objects.count()) == (3.0, True, 1)
 
 
 def test_changes_of_different_attributes_do_not_meet(tenant: Tenant) -> None:

@@ -11,6 +11,7 @@ from serving.admission import selectors
 from serving.admission.models import Tenant
 from serving.admission.services import add_key, create_key
 from serving.admission.tenants import MOST_POOLS, change_tenant, create_tenant
+from serving.audit.selectors import events_of_tenant
 from serving.contracts import keys
 from serving.contracts.errors import InvalidValue
 from tests.admission.opening import open_with
@@ -38,7 +39,7 @@ def test_a_tenant_may_use_every_pool_unless_some_are_named(tenant: Tenant, redis
     assert selectors.find_tenant(tenant.pk).pools is None
     assert pools_at_the_door(tenant, redis) is None
     assert open_with(f"Bearer {create_key('by command').text}").account.pools is None
-    assert [entry.changes for entry in selectors.audit_entries(tenant)][-1] == {"name": [None, "acme"]}
+    assert [event.changes for event in events_of_tenant(tenant.pk)][-1] == {"name": [None, "acme"]}
 
 
 def test_accounts_bear_the_pools_in_the_order_that_they_were_given_in(redis: Redis) -> None:
@@ -57,14 +58,14 @@ def test_a_change_is_written_down_and_begins_a_new_epoch(tenant: Tenant, redis: 
         change_tenant(tenant.pk, {"pools": pools}, **WHO, redis=redis, reason="a test")
         seen.append(redis.get(keys.admission_epoch()))
     assert len(set(seen)) == len(seen)
-    changes = [entry.changes for entry in selectors.audit_entries(tenant)]
+    changes = [event.changes for event in events_of_tenant(tenant.pk)]
     assert changes[:3] == [
         {"pools": [["chat", "bulk"], None]},
         {"pools": [["chat"], ["chat", "bulk"]]},
         {"pools": [None, ["chat"]]},
     ]
     change_tenant(tenant.pk, {"pools": None}, **WHO, redis=redis)
-    assert len(selectors.audit_entries(tenant)) == len(changes)
+    assert len(events_of_tenant(tenant.pk)) == len(changes)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ from serving.contracts.ids import PoolName
 from serving.contracts.messages import MAX_PRIORITY, EngineTimings
 from serving.contracts.tunables import Tunables
 from serving.gateway.generation import ChoiceDelta, Generation
+from serving.gateway.observer import Ended
 from serving.gateway.pools import PoolView
 from serving.gateway.stream import GenerationStream
 from serving.gateway.text.chat_template import ChatTemplate
@@ -137,6 +138,7 @@ class RecordingObserver:
     outcomes: list[str] = dataclasses.field(default_factory=list)
     rejections: list[str] = dataclasses.field(default_factory=list)
     pools: list[PoolName] = dataclasses.field(default_factory=list)
+    ends: list[Ended] = dataclasses.field(default_factory=list)
 
     def rejected(self, code: str) -> None:
         self.rejections.append(code)
@@ -150,9 +152,10 @@ class RecordingObserver:
 
     def token_gap(self, pool: PoolName, *, itl_seconds: float) -> None: ...
 
-    def ended(self, pool: PoolName, *, outcome: str, **facts: Any) -> None:
-        self.outcomes.append(outcome)
-        self.pools.append(pool)
+    def ended(self, ended: Ended) -> None:
+        self.outcomes.append(ended.outcome)
+        self.pools.append(ended.pool)
+        self.ends.append(ended)
 
 
 @dataclasses.dataclass

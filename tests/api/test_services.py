@@ -32,6 +32,7 @@ async def build(redis_url: str, folders: dict[str, Path]) -> Services:
             FOOTPLATE_DRAIN_SECONDS=30.0,
             FOOTPLATE_FAILOVER_SECONDS=5.0,
             FOOTPLATE_HEADER_HOLD_SECONDS=5.0,
+            FOOTPLATE_OTLP_ENDPOINT="",
         )
     )
 

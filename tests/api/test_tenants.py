@@ -31,6 +31,7 @@ async def test_a_tenant_is_made_read_listed_and_changed(client: httpx.AsyncClien
         "most_urgent": 0,
         "pools": None,
         "enabled": True,
+        "keeps_text": False,
         "quotas": {**NO_QUOTAS, "requests_per_minute": 5},
         "quotas_version": 1,
         "created_at": made["created_at"],
@@ -42,13 +43,19 @@ async def test_a_tenant_is_made_read_listed_and_changed(client: httpx.AsyncClien
     assert listed["data"][1] == made
     changed = await client.patch(
         path,
-        json={"name": "Acme Ltd", "most_urgent": -10, "quotas": {"tokens_per_day": 9, "requests_per_minute": None}},
+        json={
+            "name": "Acme Ltd",
+            "most_urgent": -10,
+            "keeps_text": True,
+            "quotas": {"tokens_per_day": 9, "requests_per_minute": None},
+        },
     )
     assert changed.status_code == 200
     assert changed.json() == {
         **made,
         "name": "Acme Ltd",
         "most_urgent": -10,
+        "keeps_text": True,
         "quotas": {**NO_QUOTAS, "tokens_per_day": 9},
         "quotas_version": 2,
     }

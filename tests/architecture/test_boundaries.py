@@ -93,7 +93,7 @@ def test_only_the_composition_root_reads_the_environment() -> None:
 
 
 def test_only_api_and_console_use_djangos_http() -> None:
-    rooms = ("admission", "contracts", "engine", "gateway", "telemetry", "tuning", "worker")
+    rooms = ("admission", "audit", "contracts", "engine", "gateway", "telemetry", "tuning", "worker")
     users = [
         (path.relative_to(ROOT), name)
         for room in rooms

@@ -39,6 +39,13 @@ def test_refuses_what_is_no_integer_within_bounds(value: str) -> None:
         environment(NAME=value).integer("NAME", 5, low=1, high=9)
 
 
+def test_an_integer_that_may_be_missing_is_none_then() -> None:
+    assert environment(NAME=" ").optional_integer("NAME", low=0, high=9) is None
+    assert environment(NAME="0").optional_integer("NAME", low=0, high=9) == 0
+    with pytest.raises(EnvironmentProblem, match="NAME must be an integer from 0 to 9, not 'x'"):
+        environment(NAME="x").optional_integer("NAME", low=0, high=9)
+
+
 @pytest.mark.parametrize("value", ["nan", "inf", "-0.1", "9.1", "five"])
 def test_refuses_what_is_no_number_within_bounds(value: str) -> None:
     with pytest.raises(EnvironmentProblem, match="NAME must be a number from 0 to 9"):

@@ -76,6 +76,14 @@ def test_restarts_a_dead_child_with_growing_delays_and_says_so(tmp_path: Path) -
     assert lines(tmp_path / "toy.log") == ["out of luck"] * 4
 
 
+def test_a_child_knows_how_often_it_was_started_before(tmp_path: Path) -> None:
+    child = Child(spec("echo $FOOTPLATE_RESTARTS"), log_folder=tmp_path, backoff=Backoff())
+    for started in range(3):
+        child.start(0.0)
+        wait_for(lambda: not child.is_alive)
+        assert lines(child.log) == ["0", "1", "2"][: started + 1]
+
+
 def test_names_the_signal_that_killed_a_child(tmp_path: Path) -> None:
     reports: list[str] = []
     with Supervisor(log_folder=tmp_path, report=reports.append) as supervisor:

@@ -53,7 +53,8 @@ async def make_page(application: Any) -> AsyncIterator[OpenPage]:
     for page in pages:
         if page.task is not None and not page.task.done():
             await page.leave()
-    serving = [task for task in asyncio.all_tasks() - before if "_Page" in repr(task.get_coro())]
+    coroutines = [repr(task.get_coro()) for task in asyncio.all_tasks() - before]
+    serving = [name for name in coroutines if "_Page" in name or "PageSocket" in name]
     assert serving == []
 
 

@@ -24,10 +24,12 @@ from serving.admission.authenticator import Authenticator
 from serving.contracts.ids import PoolName
 from serving.telemetry.feed import LiveFeed, broadcast
 from serving.telemetry.frames import LiveFrame, Point, encode_live
+from serving.telemetry.steps import StepsFeed
 
 POOL = PoolName("default")
 PASSWORD = "a long enough password"
 HOST = "localhost"
+CLIENT = "203.0.113.7"
 ORIGIN = f"http://{HOST}"
 PATIENCE_SECONDS = 20.0
 
@@ -44,9 +46,11 @@ class Services:
     redis: Redis
     blocking_redis: BlockingRedis
     feed: LiveFeed
+    steps: StepsFeed
     publishing_layer: Any
     authenticator: Authenticator
     prompter: Any = None
+    sample_traffic: Any = None
     gateway: Any = dataclasses.field(default_factory=lambda: SimpleNamespace(refresh_pools=_do_nothing, pools=list))
     observer: Any = dataclasses.field(default_factory=lambda: SimpleNamespace(rejected=lambda _code: None))
 
@@ -76,12 +80,14 @@ async def console_services(url: str) -> AsyncIterator[Services]:
     """The parts of a web process over the Redis at `url`, its feed running."""
     redis, blocking_redis = Redis.from_url(url), BlockingRedis.from_url(url)
     feed, layer, authenticator = LiveFeed(make_layer(url)), make_layer(url), Authenticator(redis)
+    steps = StepsFeed(redis, read_seconds=0.01)
     await feed.start()
     try:
-        yield Services(redis, blocking_redis, feed, layer, authenticator)
+        yield Services(redis, blocking_redis, feed, steps, layer, authenticator)
     finally:
         await authenticator.close()
         await feed.close()
+        await steps.close()
         await layer.flush()
         await redis.aclose()
         blocking_redis.close()
@@ -89,7 +95,7 @@ async def console_services(url: str) -> AsyncIterator[Services]:
 
 def point_of(unix_seconds: float) -> Point:
     """A point of an idle pool."""
-    nothing = [[[None] * 3] * 4] * 4
+    nothing = [[[None] * 4] * 4] * 4
     return Point(unix_seconds, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 1, nothing)
 
 
@@ -171,7 +177,7 @@ class Page:
                 self.texts.append(event["text"])
             await send(event)
 
-        await self._application(scope, receive, send_noted)
+        await self._application({**scope, "client": (CLIENT, 50_000)}, receive, send_noted)
 
     async def open(self, **watch: Any) -> dict[str, Any]:
         """Connect and begin to watch; gives the server's `hello`. Its `history` is the next message."""

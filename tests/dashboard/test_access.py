@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from channels.db import database_sync_to_async
 from django.contrib.auth.models import AnonymousUser, User
@@ -19,6 +20,7 @@ from dashboard.middleware import policy_for
 from dashboard.permissions import may_steer, may_watch
 from dashboard.tasks import clear_expired_sessions
 from tests.dashboard.harness import PASSWORD, make_user
+from tests.dashboard.tenancy import browser
 
 TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
 OPEN = {"/console/login/", "/console/logout/"}
@@ -57,25 +59,19 @@ def test_the_walk_finds_the_paths_that_matter() -> None:
     } <= set(PATHS)
 
 
-@pytest.mark.django_db(transaction=True)
-async def test_an_operator_signs_in_and_out() -> None:
+async def test_an_operator_signs_in_and_out(application: Any) -> None:
     await database_sync_to_async(User.objects.create_superuser)("operator", password=PASSWORD)
-    client = AsyncClient(enforce_csrf_checks=True)
-    token = await csrf_token(client)
-    wrong = await client.post(
-        "/console/login/", {"username": "operator", "password": "wrong", "csrfmiddlewaretoken": token}
-    )
-    assert (wrong.status_code, b"do not match" in wrong.content) == (200, True)
-    right = await client.post(
-        "/console/login/", {"username": "operator", "password": PASSWORD, "csrfmiddlewaretoken": token}
-    )
-    assert (right.status_code, right.headers["Location"]) == (302, "/console/")
-    assert (await client.get("/console/logout/")).status_code == 405
-    assert client.cookies["sessionid"].value
-    token = client.cookies["csrftoken"].value
-    left = await client.post("/console/logout/", {"csrfmiddlewaretoken": token})
-    assert (left.status_code, left.headers["Location"]) == (302, "/console/login/")
-    assert client.cookies["sessionid"].value == ""
+    async with browser(application, None) as client:
+        form = {"username": "operator", "password": "wrong", "csrfmiddlewaretoken": await csrf_token(client)}
+        wrong = await client.post("/console/login/", data=form)
+        assert (wrong.status_code, b"do not match" in wrong.content) == (200, True)
+        right = await client.post("/console/login/", data={**form, "password": PASSWORD})
+        assert (right.status_code, right.headers["Location"]) == (302, "/console/")
+        assert (await client.get("/console/logout/")).status_code == 405
+        assert client.cookies["sessionid"]
+        left = await client.post("/console/logout/", data={"csrfmiddlewaretoken": client.cookies["csrftoken"]})
+        assert (left.status_code, left.headers["Location"]) == (302, "/console/login/")
+        assert "sessionid" not in client.cookies
 
 
 @pytest.mark.django_db
@@ -134,7 +130,7 @@ def test_expired_sessions_are_cleared_and_others_stay() -> None:
     assert list(Session.objects.values_list("session_key", flat=True)) == ["new"]
 
 
-async def csrf_token(client: AsyncClient) -> str:
+async def csrf_token(client: httpx.AsyncClient) -> str:
     page = (await client.get("/console/login/")).content.decode()
     match = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', page)
     assert match is not None

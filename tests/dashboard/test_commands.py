@@ -14,6 +14,7 @@ from dashboard import protocol
 from dashboard.consumers import Limits
 from dashboard.protocol import NUM_VERSIONS
 from serving.admission.services import create_key
+from serving.audit.models import AuditEvent
 from serving.contracts import keys
 from serving.contracts.errors import StaleVersion
 from serving.contracts.messages import AnnouncedTunables, decode_announced
@@ -21,7 +22,7 @@ from serving.contracts.tunables import Tunables
 from serving.tuning import selectors
 from serving.tuning.services import ensure_pool
 from tests.dashboard.conftest import OpenPage
-from tests.dashboard.harness import HOST, POOL, Closed, Page, Services, new_session
+from tests.dashboard.harness import CLIENT, HOST, POOL, Closed, Page, Services, new_session
 from tests.dashboard.test_live import TICK, Clock, consumer_of
 
 in_thread = database_sync_to_async
@@ -43,6 +44,8 @@ async def test_a_change_is_stored_announced_and_answered(page: Page, services: S
     assert (version["number"], version["author"], version["reason"]) == (2, "operator", "a try")
     announced = cast(bytes, await services.redis.get(keys.announced_tunables(POOL)))
     assert decode_announced(announced) == AnnouncedTunables(2, Tunables(max_running=8, mode="static"))
+    changed = await AuditEvent.objects.aget(action="tunables changed")
+    assert (changed.actor, changed.actor_kind, changed.address) == ("operator", "user", CLIENT)
     listed = await page.ask(type="list_versions", id=8)
     assert [entry["number"] for entry in listed["versions"]] == [2, 1]
     assert listed["versions"][0] == version

@@ -138,7 +138,8 @@ async def test_opening_a_page_reads_little(page: Page, monkeypatch: pytest.Monke
 
         return await in_thread(run)
 
-    monkeypatch.setattr("dashboard.consumers.in_thread", in_noted_thread)
+    for module in ("page_sockets", "consumers"):
+        monkeypatch.setattr(f"dashboard.{module}.in_thread", in_noted_thread)
     await page.open()
     # Session, user and pool to let it in; these again, two tables of permissions, and versions to greet it.
     assert 0 < len(queries) <= 9, queries
@@ -231,7 +232,7 @@ async def test_a_slow_page_is_closed_while_the_database_hangs(
         is_asked.set()
         is_back.wait()
 
-    monkeypatch.setattr("dashboard.consumers.read_operator", hang)
+    monkeypatch.setattr("dashboard.page_sockets.read_operator", hang)
     try:
         clock.seconds = 10
         assert await asyncio.to_thread(is_asked.wait, 20)

@@ -10,7 +10,7 @@ import pytest
 from channels.db import database_sync_to_async
 from django.contrib.auth.models import User
 
-from dashboard.views import PAGE_SIZE
+from dashboard.tuning_history import PAGE_SIZE
 from serving.contracts.tunables import describe
 from serving.tuning import selectors
 from serving.tuning.services import change, ensure_pool

@@ -70,7 +70,7 @@ class CountedReads:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.num_checks = 0
-        monkeypatch.setattr("dashboard.consumers.read_operator", self._read)
+        monkeypatch.setattr("dashboard.page_sockets.read_operator", self._read)
 
     def _read(self, session_key: str | None) -> Any:
         operator = read_operator(session_key)
@@ -163,7 +163,7 @@ async def test_silent_watchers_stay_while_the_database_is_away(
             clock.seconds += 10
             raise OSError("no database")
 
-        patched.setattr("dashboard.consumers.read_operator", fail)
+        patched.setattr("dashboard.page_sockets.read_operator", fail)
         clock.seconds = 10
         await services.publish(1)
         assert (await page.receive_any())["sequence"] == 1

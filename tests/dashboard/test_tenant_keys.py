@@ -12,7 +12,8 @@ from django.contrib.sessions.models import Session
 from django.utils import timezone
 
 from serving.admission import selectors
-from serving.admission.models import ApiKey, AuditEntry, Tenant
+from serving.admission.models import ApiKey, Tenant
+from serving.audit.models import AuditEvent
 from serving.contracts.errors import InvalidKey
 from tests.admission.opening import open_with
 from tests.dashboard.harness import Services
@@ -62,8 +63,8 @@ async def test_a_key_is_shown_once_and_opens(
     key = await ApiKey.objects.aget()
     assert (key.label, key.expires_at) == ("nightly", datetime.datetime(2099, 1, 31, 12, 30, tzinfo=datetime.UTC))
     assert (await in_thread(selectors.current_quotas)(key))[1].requests_per_minute == 5
-    entry = await AuditEntry.objects.filter(action="key made").aget()
-    assert (entry.author, entry.reason) == ("ann", "reports")
+    event = await AuditEvent.objects.filter(action="key made").aget()
+    assert (event.actor, event.reason) == ("ann", "reports")
     for path in (
         keys_of(tenant),
         f"{keys_of(tenant)}{key.prefix}/",
@@ -148,12 +149,12 @@ async def test_revoking_asks_first_and_ends_the_key_at_once(
     assert (response.status_code, response.headers["Location"]) == (302, keys_of(tenant))
     with pytest.raises(InvalidKey):
         await in_thread(open_with)(f"Bearer {text}")
-    entry = await AuditEntry.objects.filter(action="key revoked").aget()
-    assert (entry.author, entry.reason) == ("ann", "lost")
+    event = await AuditEvent.objects.filter(action="key revoked").aget()
+    assert (event.actor, event.reason) == ("ann", "lost")
     assert "is revoked" in words(await page_of(admin, keys_of(tenant)))
     # Twice is as good as once.
     assert (await submit(admin, path)).status_code == 302
-    assert await AuditEntry.objects.filter(action="key revoked").acount() == 1
+    assert await AuditEvent.objects.filter(action="key revoked").acount() == 1
 
 
 @pytest.mark.parametrize("prefix", ["f" * 12, "x", "%00", "é", "A" * 300])

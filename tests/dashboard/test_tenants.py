@@ -10,8 +10,9 @@ from redis import ConnectionPool
 
 from serving.admission import selectors
 from serving.admission.epochs import read_epoch
-from serving.admission.models import AuditEntry, Tenant
+from serving.admission.models import Tenant
 from serving.admission.tenants import change_tenant
+from serving.audit.models import AuditEvent
 from serving.contracts.keys import quota_book, quota_charges, quota_leases
 from serving.tuning.services import ensure_pool
 from tests.dashboard.harness import Services
@@ -94,7 +95,7 @@ async def test_who_may_not_change_changes_nothing_though_they_post(application: 
     tenant = await make_tenant(services)
     prefix = (await make_key(services, tenant)).split("-")[1]
     base = f"{TENANTS}{tenant.pk}/"
-    before = await AuditEntry.objects.acount()
+    before = await AuditEvent.objects.acount()
     async with browser(application, await session_of("auditor")) as client:
         login = await page_of(client, "/console/")
         token = fields_or_token(login)
@@ -110,7 +111,7 @@ async def test_who_may_not_change_changes_nothing_though_they_post(application: 
         ):
             data = {"csrfmiddlewaretoken": token, "name": "mine", "based_on": "0", "scopes": "admin"}
             assert (await client.post(path, data=data)).status_code == 403, path
-    assert (await AuditEntry.objects.acount(), await Tenant.objects.acount()) == (before, 1)
+    assert (await AuditEvent.objects.acount(), await Tenant.objects.acount()) == (before, 1)
 
 
 def fields_or_token(page: str) -> str:
@@ -205,7 +206,7 @@ async def test_a_tenant_is_made_with_its_quotas(admin: httpx.AsyncClient, servic
     assert (tenant.weight, tenant.most_urgent, tenant.pools, tenant.enabled) == (2.5, -3, ["bulk", "default"], True)
     number, quotas = await in_thread(selectors.current_quotas)(tenant)
     assert (number, quotas.tokens_per_minute, quotas.max_output_tokens) == (1, 100_000, 512)
-    assert {entry.author async for entry in AuditEntry.objects.all()} == {"ann"}
+    assert {event.actor async for event in AuditEvent.objects.filter(tenant="acme")} == {"ann"}
     assert "The tenant is made" in words(await page_of(admin, response.headers["Location"]))
 
 
@@ -287,13 +288,17 @@ async def test_a_change_is_stored_counts_at_once_and_says_who(admin: httpx.Async
     assert (response.status_code, response.headers["Location"]) == (302, f"{TENANTS}{tenant.pk}/")
     assert ((await stored(tenant)).weight, (await stored(tenant)).enabled) == (3.0, False)
     assert await read_epoch(services.redis) != epoch
-    entry = await AuditEntry.objects.order_by("-pk").afirst()
-    assert entry is not None
-    assert (entry.author, entry.reason) == ("ann", "unpaid")
-    assert entry.changes == {"weight": [1.0, 3.0], "enabled": [True, False]}
+    event = await AuditEvent.objects.order_by("-pk").afirst()
+    assert event is not None
+    assert (event.actor, event.reason) == ("ann", "unpaid")
+    assert event.changes == {"weight": [1.0, 3.0], "enabled": [True, False]}
     page = words(await page_of(admin, f"{TENANTS}{tenant.pk}/"))
     assert "The change is stored" in page
     assert "disabled" in page
+    assert "Prompts and answers not kept" in page
+    await submit(admin, path, keeps_text="on")
+    assert (await stored(tenant)).keeps_text
+    assert "kept in the log of requests" in words(await page_of(admin, f"{TENANTS}{tenant.pk}/"))
     unchanged = await submit(admin, path)
     assert "Nothing changed" in words(await page_of(admin, unchanged.headers["Location"]))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 import time
@@ -14,6 +15,7 @@ import httpx
 import openai
 import pytest
 
+from tests.e2e.console import signed_in
 from tests.e2e.stack import Stack, children_of, is_alive
 
 pytestmark = [pytest.mark.stack, pytest.mark.model]
@@ -140,12 +142,34 @@ def test_nothing_is_left_when_the_supervisor_is_killed(own_stack: MakeStack) -> 
 
 @pytest.fixture(scope="module")
 def mortal_stack(tmp_path_factory: pytest.TempPathFactory, default_model: Path, prepared_home: Path) -> Iterator[Stack]:
-    """A stack for the tests that kill one child after another."""
+    """A stack for the tests that end one child after another; whoever is told to stop hands back what runs at once."""
     home = tmp_path_factory.mktemp("mortal") / "home"
     shutil.copytree(prepared_home, home, symlinks=True)
-    stack = Stack.over(home, default_model).start()
+    stack = Stack.over(home, default_model, FOOTPLATE_DRAIN_SECONDS="0").start()
     yield stack
     stack.kill()
+
+
+async def test_a_stream_goes_on_with_the_same_text_when_the_engine_is_restarted_from_the_console(
+    mortal_stack: Stack,
+) -> None:
+    stack = mortal_stack
+    (engine,) = stack.snapshot()["engines"]
+    async with _async_client(stack) as client, signed_in(stack) as console:
+        undisturbed = await _stream(client, PROMPTS[0], seed=7, max_tokens=160)
+        disturbed = asyncio.create_task(_stream(client, PROMPTS[0], seed=7, max_tokens=160))
+        await asyncio.to_thread(stack.wait_for, lambda s: s["num_running"] == 1)
+        path = f"/console/fleet/engines/{engine['engine_id']}/restart/"
+        page = await (await console.get(path)).text()
+        token = re.findall(r'name="csrfmiddlewaretoken" value="([^"]+)"', page)[-1]
+        form = {"csrfmiddlewaretoken": token, "knows_last": "1", "reason": "a test"}
+        answer = await console.post(path, data=form)
+        assert (answer.status, answer.url.path) == (200, "/console/fleet/")
+        assert await disturbed == undisturbed
+    (anew,) = (await asyncio.to_thread(stack.wait_for, lambda s: s["num_engines"] == 1))["engines"]
+    assert anew["engine_id"] != engine["engine_id"]
+    assert 0 < anew["generated_tokens_total"] < 160
+    await asyncio.to_thread(stack.wait_until_idle)
 
 
 @pytest.mark.parametrize("command", ["runweb", "runmonitor", "runjobs", "runengine"])

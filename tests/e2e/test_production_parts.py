@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 
 import httpx
@@ -15,23 +13,9 @@ import psycopg
 import pytest
 import redis
 
-from tests.e2e.stack import REPOSITORY, Stack, open_stream
+from tests.e2e.stack import Stack, open_stream
 
 MakeStack = Callable[..., Stack]
-
-
-@pytest.mark.stack
-def test_tests_of_the_database_hold_on_postgresql(postgres_url: str) -> None:
-    folders = ("tests/admission", "tests/tuning", "tests/api/test_steering.py")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *folders],
-        cwd=REPOSITORY,
-        env={**os.environ, "TESTS_DATABASE_URL": postgres_url},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-8000:]
 
 
 @pytest.mark.stack

@@ -21,7 +21,7 @@ NUM_CLIENTS = 12
 
 
 @pytest.mark.parametrize(
-    "seconds", [pytest.param(40, id="sample"), pytest.param(1500, id="long", marks=pytest.mark.long)]
+    "seconds", [pytest.param(20, id="sample"), pytest.param(1500, id="long", marks=pytest.mark.long)]
 )
 async def test_books_balance_and_nothing_leaks(own_stack: Callable[..., Stack], seconds: int) -> None:
     stack = own_stack(FOOTPLATE_KV_CACHE_MB="24").start()

@@ -20,7 +20,8 @@ from tests.engine.various import VOCABULARY
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(1800)]
 
-_LENGTHS = (1, 17, 250, 257, 300, 511, 530, 700)
+_LENGTHS = {"cpu": (1, 17, 250, 257, 300, 511, 530, 700), "torch": (1, 257, 300, 511, 530)}
+"""PyTorch, which is right everywhere and fast nowhere, has fewer."""
 _NUM_TOKENS = 20
 _NUM_BLOCKS = 400
 
@@ -41,7 +42,7 @@ _WITH_ONE_THREAD = pytest.mark.parametrize("num_threads", [1], indirect=True)
 @pytest.fixture(scope="module")
 def alone(default_model: Path, kernels_folder: Path, backend: str) -> Subject:
     """Each alone with one thread."""
-    prompts = random_prompts(_LENGTHS, vocab_size=VOCABULARY, seed=8)
+    prompts = random_prompts(_LENGTHS[backend], vocab_size=VOCABULARY, seed=8)
     options = {"num_blocks": _NUM_BLOCKS, "backend": backend, "kernels_folder": kernels_folder}
     with house_of(default_model, num_threads=1, **options) as house:
         return Subject.of(house, [[_ask(index, prompt)] for index, prompt in enumerate(prompts)])
@@ -79,9 +80,11 @@ def test_in_chunks_that_end_anywhere(subject: Subject) -> None:
 
 
 @_WITH_ONE_THREAD
-def test_preempted(subject: Subject) -> None:
-    memory = {"kv_limit_ratio": (45 / _NUM_BLOCKS, 45 / _NUM_BLOCKS, 1.0)}
-    assert subject.check(PLENTY, retuned=memory).preemptions_total >= 3
+def test_preempted(subject: Subject, backend: str) -> None:
+    """With memory for little more than the longest of them."""
+    num_blocks = 1 + -(-(max(_LENGTHS[backend]) + _NUM_TOKENS) // 16)
+    memory = {"kv_limit_ratio": (num_blocks / _NUM_BLOCKS, num_blocks / _NUM_BLOCKS, 1.0)}
+    assert subject.check(PLENTY, retuned=memory).preemptions_total >= 2
 
 
 @_WITH_ONE_THREAD

@@ -29,12 +29,12 @@ def start_worker(valkey: str, text_model: TextModel) -> Iterator[Callable[..., R
     """Starts workers in this process; all have left when the test ends."""
     started: list[RunningWorker] = []
 
-    def start(*, url: str = valkey, **options: Any) -> RunningWorker:
+    def start(*, url: str = valkey, drain_seconds: float = 5.0, **options: Any) -> RunningWorker:
         runner = ScriptedRunner(eos_token_id=min(text_model.eos_token_ids), **options)
         worker = EngineWorker(
             runner, redis=lambda: Redis.from_url(url), pool=POOL, model=text_model.name, device="cpu", dtype="none"
         )
-        thread = threading.Thread(target=worker.run, kwargs={"drain_seconds": 5.0}, daemon=True)
+        thread = threading.Thread(target=worker.run, kwargs={"drain_seconds": drain_seconds}, daemon=True)
         thread.start()
         started.append(RunningWorker(worker, runner, thread))
         return started[-1]

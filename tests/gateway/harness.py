@@ -20,6 +20,7 @@ from serving.contracts.sampling import GRAMMAR_FAULT, SamplingParams
 from serving.engine.plan import StepPlan, StepResult
 from serving.gateway.core import Gateway
 from serving.gateway.generation import Generation
+from serving.gateway.observer import Ended
 from serving.gateway.stream import GenerationStream
 from serving.gateway.text.tokenizer import TextModel
 from serving.worker.lifecycle import EngineWorker
@@ -108,8 +109,8 @@ class RecordingObserver:
     def token_gap(self, pool: PoolName, **seconds: float) -> None:
         self.calls.append(("token_gap", seconds))
 
-    def ended(self, pool: PoolName, **facts: Any) -> None:
-        self.calls.append(("ended", facts))
+    def ended(self, ended: Ended) -> None:
+        self.calls.append(("ended", {field.name: getattr(ended, field.name) for field in dataclasses.fields(ended)}))
 
     def named(self, name: str) -> list[dict[str, Any]]:
         return [facts for called, facts in self.calls if called == name]

@@ -48,6 +48,7 @@ def request_in_flight(text_model: TextModel) -> InFlight:
 def judge(request: InFlight, **given: Any) -> Any:
     failover = Failover(failover_seconds=PATIENCE)
     facts = {"now": 1.0, "tunables": Tunables(), "living": frozenset({ENGINE}), "lost": False} | given
+    facts.setdefault("has_takers", bool(facts["living"]))
     return failover.judge(request, request.choices[0], **facts)
 
 
@@ -102,6 +103,24 @@ def test_a_running_request_does_not_wait_for_ever_for_an_engine(request_in_fligh
     assert judge(request_in_flight, now=5.0, living=frozenset()) is None
     assert judge(request_in_flight, now=5.0 + PATIENCE - 1, living=frozenset()) is None
     assert isinstance(judge(request_in_flight, now=5.0 + PATIENCE + 1, living=frozenset()), Unavailable)
+
+
+def test_a_running_request_does_not_wait_for_ever_for_an_engine_that_is_drained(request_in_flight: InFlight) -> None:
+    request_in_flight.choices[0].started = True
+    assert judge(request_in_flight, now=5.0, has_takers=False) is None
+    assert isinstance(judge(request_in_flight, now=5.0 + PATIENCE + 1, has_takers=False), Unavailable)
+
+
+def test_a_choice_that_waits_does_not_end_its_sibling_at_an_engine_that_drains(request_in_flight: InFlight) -> None:
+    waiting = request_in_flight.choices[0]
+    waiting.started = True
+    sibling = dataclasses.replace(waiting, key=SequenceKey(RequestId("r"), 1), engine_id=ENGINE)
+    request_in_flight.choices.append(sibling)
+    assert judge(request_in_flight, now=5.0, has_takers=False) is None
+    assert judge(request_in_flight, now=5.0 + PATIENCE + 1, has_takers=False) is None
+    sibling.finished = True
+    assert judge(request_in_flight, now=5.0 + 2 * PATIENCE, has_takers=False) is None
+    assert isinstance(judge(request_in_flight, now=5.0 + 3 * PATIENCE, has_takers=False), Unavailable)
 
 
 def test_acceptance_is_overdue_only_while_nobody_has_accepted(request_in_flight: InFlight) -> None:

@@ -26,6 +26,15 @@ test("commands go out in the protocol's words, each with an id of its own", () =
   ]);
 });
 
+test("a change goes out with what it is to be stored with", () => {
+  const { sent, commands } = open();
+  const guardrail = { metric: "ttft_p95", bound: 500, window_seconds: 30, watch_seconds: 600 };
+  commands.change({ ...CHANGE, guardrail, canary: true });
+  assert.deepEqual(sent, [
+    { type: "change", id: 1, changes: { max_running: 8 }, based_on: 3, reason: "try", guardrail, canary: true },
+  ]);
+});
+
 test("each answer reaches its own command, in whatever order they come", async () => {
   const { time, commands } = open();
   const change = commands.change(CHANGE);

@@ -68,12 +68,21 @@ test("the answer grows piece by piece, and is measured", async () => {
     progress.map(({ added }) => added),
     ["A", " b", " c"],
   );
-  assert.deepEqual(progress[0], { added: "A", numPieces: 1, ttftSeconds: 0.25, tokensPerSecond: null });
+  assert.deepEqual(progress[0], {
+    added: "A",
+    entries: [],
+    numPieces: 1,
+    numTokens: 1,
+    ttftSeconds: 0.25,
+    tokensPerSecond: null,
+  });
   assert.deepEqual(end, {
     outcome: "done",
     finishReason: "stop",
     completionTokens: 3,
+    usage: DONE.done,
     numPieces: 3,
+    numTokens: 3,
     ttftSeconds: 0.25,
     tokensPerSecond: 10,
   });

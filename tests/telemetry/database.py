@@ -7,6 +7,7 @@ import asyncio
 from serving.contracts.ids import PoolName
 from serving.contracts.messages import AnnouncedTunables
 from serving.contracts.tunables import Tunables
+from serving.telemetry.reconciler import StoredForPool
 from serving.telemetry.rounds import StoredTunables
 from tests.telemetry.conftest import POOL
 
@@ -29,7 +30,7 @@ class Database:
             await self._hang()
         if not self.works:
             raise RuntimeError("the disk is gone")
-        return self.stored
+        return {pool: None if stored is None else StoredForPool(stored) for pool, stored in self.stored.items()}
 
     async def _hang(self) -> None:
         try:

@@ -8,6 +8,7 @@ from redis.asyncio import Redis
 from serving.contracts import keys
 from serving.contracts.ids import EngineId
 from serving.telemetry.engines import TokenRates, live_engines
+from serving.telemetry.frames import StepRates
 from tests.telemetry.actions import beat
 from tests.telemetry.conftest import POOL, snapshot
 
@@ -88,3 +89,23 @@ def test_prefix_hits_are_a_share_of_what_started_lately() -> None:
     for second in range(20, 30):
         rates.add([snapshot("a", uptime_seconds=second, prefix_query_tokens_total=5700)])
     assert rates.prefix_hit_ratio is None
+
+
+def test_steps_of_the_last_seconds_are_told_over_all_engines() -> None:
+    rates = TokenRates()
+    assert rates.steps == StepRates()
+    for second in range(20):
+        fast = {"prefill_tokens_total": 600 * second, "decode_tokens_total": 80 * second, "step_seconds_total": second}
+        rates.add(
+            [
+                snapshot("a", uptime_seconds=second, steps_total=30 * second, preemptions_total=second, **fast),
+                snapshot("b", uptime_seconds=second, steps_total=10 * second, step_seconds_total=second),
+            ]
+        )
+    assert rates.steps == StepRates(
+        prefill_tokens_per_step=15.0, decode_tokens_per_step=2.0, step_ms=50.0, preemptions_per_second=1.0
+    )
+    # At rest, there are no steps to tell of.
+    for second in range(20, 30):
+        rates.add([snapshot("a", uptime_seconds=second, steps_total=570, preemptions_total=19, step_seconds_total=19)])
+    assert rates.steps == StepRates()

@@ -15,6 +15,7 @@ from serving.contracts.ids import OwnerId, PoolName, RequestId
 from serving.contracts.messages import AnnouncedTunables, EngineSnapshot, SequenceKey, Submit, encode
 from serving.contracts.sampling import SamplingParams
 from serving.contracts.tunables import Tunables
+from serving.gateway.observer import Ended
 from serving.telemetry.exposition import Exposition
 from serving.telemetry.request_metrics import RequestMetrics
 from tests.telemetry.conftest import POOL, snapshot
@@ -302,8 +303,17 @@ async def test_vllms_names_have_the_same_figures_as_ours(redis: Redis) -> None:
             requests.scheduled(POOL, queue_seconds=0.2)
             requests.first_token(POOL, ttft_seconds=0.3)
             requests.token_gap(POOL, itl_seconds=0.02)
-        facts: dict[str, Any] = {"e2e_seconds": 2.0, "prompt_tokens": 3, "completion_tokens": 5}
-        requests.ended(POOL, outcome=outcome, was_scheduled=scheduled, **facts)
+        requests.ended(
+            Ended(
+                request_id=RequestId(outcome),
+                pool=POOL,
+                outcome=outcome,
+                was_scheduled=scheduled,
+                e2e_seconds=2.0,
+                prompt_tokens=3,
+                completion_tokens=5,
+            )
+        )
     scrape = await scrape_of(redis, requests, vllm_names=True)
     for ours, theirs in {
         "footplate_request_ttft_seconds": "vllm:time_to_first_token_seconds",

@@ -17,7 +17,7 @@ from tests.telemetry.conftest import POOL
 
 
 def point_at(unix_seconds: float) -> Point:
-    return Point(unix_seconds, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 1, [[[None, 0.1, 0.2]] * 4] * 4)
+    return Point(unix_seconds, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 1, [[[None, 0.1, 0.2, 0.3]] * 4] * 4)
 
 
 class AtTime:

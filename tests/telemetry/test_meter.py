@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from redis.asyncio import Redis
 
-from serving.contracts.ids import OwnerId, PoolName
+from serving.contracts.ids import OwnerId, PoolName, RequestId
+from serving.gateway.observer import Ended
 from serving.telemetry.meter import RequestMeter
 from serving.telemetry.selectors import pool_snapshot
 
@@ -23,12 +24,15 @@ async def test_books_balance_over_every_outcome(valkey: str) -> None:
                 meter.first_token(POOL, ttft_seconds=0.2)
                 meter.token_gap(POOL, itl_seconds=0.01)
             meter.ended(
-                POOL,
-                outcome=outcome,
-                was_scheduled=was_scheduled,
-                e2e_seconds=1.0,
-                prompt_tokens=3,
-                completion_tokens=5,
+                Ended(
+                    request_id=RequestId(outcome),
+                    pool=POOL,
+                    outcome=outcome,
+                    was_scheduled=was_scheduled,
+                    e2e_seconds=1.0,
+                    prompt_tokens=3,
+                    completion_tokens=5,
+                )
             )
         meter.submitted(POOL)
         meter.scheduled(POOL, queue_seconds=0.1)

@@ -9,6 +9,7 @@ import pytest
 
 from serving.contracts.messages import EngineSnapshot
 from serving.telemetry.books import Books
+from serving.telemetry.events import event_of
 from serving.telemetry.frames import (
     INTERVAL_NAMES,
     PERCENTILES,
@@ -16,6 +17,10 @@ from serving.telemetry.frames import (
     WINDOWS_SECONDS,
     Frame,
     IntervalSummaries,
+    Objectives,
+    OutcomeRates,
+    Point,
+    StepRates,
     decode_frame,
     encode_frame,
 )
@@ -81,15 +86,64 @@ def test_version_in_force_is_the_lowest_that_runs() -> None:
 def test_pool_without_engines_is_all_nought() -> None:
     point = point_of(frame_of(prompt_tokens_per_second=0.0, generated_tokens_per_second=0.0))
     figures = {name: getattr(point, name) for name in POINT_FIELDS}
-    for name in ("unix_seconds", "percentiles", "tunables_version"):
+    for name in ("unix_seconds", "percentiles"):
         del figures[name]
+    assert [figures.pop(name) for name in ("tunables_version", "step_ms", "prefix_hit_ratio")] == [None] * 3
     assert figures == dict.fromkeys(figures, 0)
+
+
+def test_lanes_steps_and_outcomes_of_the_last_seconds_are_told() -> None:
+    point = point_of(
+        frame_of(
+            snapshot("a", num_waiting=5, num_waiting_long=2, kv_blocks_free=40),
+            snapshot("b", num_waiting=1, num_waiting_long=1, kv_blocks_free=60),
+            prefix_hit_ratio=0.123456,
+            step_rates=StepRates(
+                prefill_tokens_per_step=100.04,
+                decode_tokens_per_step=7.96,
+                step_ms=12.34567,
+                preemptions_per_second=0.2,
+            ),
+            outcome_rates=OutcomeRates(finished_per_second=1.6, refused_per_second=0.4, goodput_per_second=1.2),
+        )
+    )
+    assert (point.num_waiting, point.num_waiting_long, point.kv_free_ratio) == (6, 3, 0.5)
+    assert (point.prefill_tokens_per_step, point.decode_tokens_per_step) == (100.0, 8.0)
+    assert (point.step_ms, point.preemptions_per_second, point.prefix_hit_ratio) == (12.346, 0.2, 0.1235)
+    assert (point.finished_per_second, point.refused_per_second, point.failed_per_second) == (1.6, 0.4, 0)
+    assert (point.aborted_per_second, point.goodput_per_second) == (0, 1.2)
+
+
+def test_live_frame_tells_priorities_refusals_objectives_and_events() -> None:
+    event = event_of(POOL, "engine_joined", at=1.0, subject="a")
+    live = live_frame_of(
+        frame_of(
+            snapshot("a", waiting_by_priority={"0": 2, "5": 1, "other": 4}),
+            snapshot("b", waiting_by_priority={"0": 1, "-3": 9}),
+            refusals={"queue_full": 3},
+            slo=Objectives(ttft_ms=500.0, itl_ms=50.0),
+            events=[event],
+        )
+    )
+    assert live.waiting_by_priority == {"-3": 9, "other": 4, "0": 3, "5": 1}
+    sent = msgspec.json.decode(msgspec.json.encode(live))
+    assert (sent["refusals"], sent["slo"]) == ({"queue_full": 3}, {"ttft_ms": 500.0, "itl_ms": 50.0})
+    assert sent["events"] == [msgspec.to_builtins(event)]
+
+
+def test_point_of_other_percentiles_is_not_decoded() -> None:
+    point = msgspec.to_builtins(point_of(frame_of()))
+    place = POINT_FIELDS.index("percentiles")
+    assert msgspec.convert(point, Point).num_running == 0
+    point[place] = [[row[:3] for row in window] for window in point[place]]
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(point, Point)
 
 
 def test_percentiles_stand_by_window_interval_and_percent() -> None:
     def summary(window: int, interval: int) -> IntervalSummary:
         base = window + interval / 10
-        return IntervalSummary(count=1, p50=base + 0.01, p90=99.0, p95=base + 0.02, p99=base + 0.0300000004)
+        return IntervalSummary(count=1, p50=base + 0.01, p90=base + 0.02, p95=base + 0.03, p99=base + 0.0400000004)
 
     windows = [
         IntervalSummaries(**{name: summary(window, place) for place, name in enumerate(INTERVAL_NAMES)})
@@ -97,15 +151,15 @@ def test_percentiles_stand_by_window_interval_and_percent() -> None:
     ]
     percentiles = point_of(frame_of(windows=windows)).percentiles
     expected = [
-        [[round(window + interval / 10 + part, 6) for part in (0.01, 0.02, 0.03)] for interval in range(4)]
+        [[round(window + interval / 10 + part, 6) for part in (0.01, 0.02, 0.03, 0.04)] for interval in range(4)]
         for window in range(4)
     ]
     assert percentiles == expected
-    assert PERCENTILES == (50, 95, 99)
+    assert PERCENTILES == (50, 90, 95, 99)
 
 
 def test_where_nothing_was_measured_there_is_no_percentile() -> None:
-    assert point_of(frame_of()).percentiles == [[[None, None, None]] * 4] * 4
+    assert point_of(frame_of()).percentiles == [[[None] * 4] * 4] * 4
 
 
 def test_point_is_sent_as_an_array_in_the_order_of_its_fields() -> None:

@@ -15,10 +15,11 @@ from serving.contracts.ids import EngineId, OwnerId, PoolName
 from serving.contracts.messages import AnnouncedTunables, encode
 from serving.contracts.tunables import Tunables
 from serving.telemetry.feed import read_history
-from serving.telemetry.frames import Frame, LiveFrame, Point
+from serving.telemetry.frames import Frame, LiveFrame, Objectives, Point
 from serving.telemetry.intervals import IntervalRecorder, encode_batch
 from serving.telemetry.points import live_frame_of, point_of
 from serving.telemetry.pool_monitor import PoolMonitor
+from serving.telemetry.publisher import publish
 from serving.telemetry.selectors import pool_snapshot
 from tests.telemetry.actions import beat, read_frame
 from tests.telemetry.conftest import POOL, Clock, Consoles, snapshot
@@ -143,6 +144,89 @@ async def test_gauges_are_nought_within_four_frames_of_the_last_work(redis: Redi
     points = [point_of(await next_frame(monitor, redis)) for _ in range(4)]
     assert (points[-1].num_running, points[-1].num_waiting, points[-1].num_waiting_tokens) == (0, 0, 0)
     assert (points[-1].kv_used_ratio, points[-1].utilisation_ratio) == (0, 0)
+
+
+async def test_two_hundred_streams_given_up_at_once_leave_every_gauge_at_nought(
+    redis: Redis, monitor: PoolMonitor
+) -> None:
+    recorder = IntervalRecorder(owner_id=OwnerId("web-1"), pool=POOL, clock=Clock())
+    for number in range(200):
+        recorder.count_submitted()
+        if number < 64:
+            recorder.count_scheduled()
+    await publish_of(redis, recorder)
+    by_priority = {"0": 130, "5": 6}
+    busy = snapshot(num_running=64, num_waiting=136, num_waiting_long=9, waiting_by_priority=by_priority)
+    await beat(redis, busy)
+    live = live_frame_of(await next_frame(monitor, redis))
+    assert (live.outcomes["running"], live.outcomes["waiting"], balance(live)) == (64, 136, 0)
+    assert (live.point.num_waiting_long, live.waiting_by_priority) == (9, by_priority)
+    for number in range(200):
+        recorder.count_ended("aborted", was_running=number < 64)
+        if number == 120:  # a publication in the middle of it
+            await publish_of(redis, recorder)
+            assert balance(live_frame_of(await next_frame(monitor, redis))) == 0
+    await publish_of(redis, recorder)
+    await beat(redis, snapshot())
+    live = live_frame_of(await next_frame(monitor, redis))
+    assert balance(live) == 0
+    assert (live.outcomes["running"], live.outcomes["waiting"], live.outcomes["aborted"]) == (0, 0, 200)
+    gauges = ("num_running", "num_waiting", "num_waiting_long", "num_waiting_tokens", "kv_used_ratio")
+    assert [getattr(live.point, name) for name in gauges] == [0] * len(gauges)
+    assert live.waiting_by_priority == {}
+
+
+def balance(live: LiveFrame) -> int:
+    """By how much the books do not balance."""
+    kinds = ("finished", "aborted", "refused", "failed", "waiting", "running")
+    return live.outcomes["submitted"] - sum(
+        count for name, count in live.outcomes.items() if name.partition(":")[0] in kinds
+    )
+
+
+async def publish_of(redis: Redis, recorder: IntervalRecorder) -> None:
+    batch = recorder.flush()
+    assert batch is not None
+    await publish(redis, batch)
+
+
+async def test_steps_outcomes_and_objectives_of_the_last_seconds_are_told(redis: Redis, monitor: PoolMonitor) -> None:
+    await redis.set(
+        keys.announced_tunables(POOL), encode(AnnouncedTunables(8, Tunables(slo_ttft_ms=700.0, slo_itl_ms=70.0)))
+    )
+    await beat(redis, snapshot(uptime_seconds=100.0))
+    await monitor.publish_frame()
+    recorder = IntervalRecorder(owner_id=OwnerId("web-1"), pool=POOL, clock=Clock())
+    for outcome in ["finished:stop"] * 20 + ["refused:queue_full"] * 5:
+        recorder.count_submitted()
+        recorder.count_ended(outcome, was_running=False)
+    batch = recorder.flush()
+    assert batch is not None
+    now, _ = await redis.time()
+    await redis.xadd(keys.intervals(POOL), {keys.FIELD: encode_batch(batch)}, id=f"{(int(now) - 2) * 1000}-0")
+    await redis.hset(keys.rejections(), "invalid_api_key", "3")
+    worked = {
+        "steps_total": 50,
+        "prefill_tokens_total": 5000,
+        "decode_tokens_total": 400,
+        "step_seconds_total": 1.5,
+        "preemptions_total": 2,
+    }
+    await beat(redis, snapshot(uptime_seconds=104.0, **worked))
+    frame = await next_frame(monitor, redis)
+    point = point_of(frame)
+    assert (point.prefill_tokens_per_step, point.decode_tokens_per_step, point.step_ms) == (100, 8, 30)
+    assert (point.preemptions_per_second, point.finished_per_second, point.refused_per_second) == (0.5, 4, 1)
+    assert frame.refusals == {"queue_full": 5, "rejected:invalid_api_key": 3}
+    assert frame.slo == Objectives(ttft_ms=700.0, itl_ms=70.0)
+
+
+async def test_engine_that_joins_is_marked_in_the_frames_of_the_next_minute(redis: Redis, monitor: PoolMonitor) -> None:
+    await monitor.publish_frame()
+    await beat(redis, snapshot("engine-2"))
+    for _ in range(2):
+        (event,) = (await next_frame(monitor, redis)).events
+        assert (event.kind, event.subject) == ("engine_joined", "engine-2")
 
 
 async def test_gauges_are_nought_once_every_engine_is_gone(redis: Redis, monitor: PoolMonitor) -> None:

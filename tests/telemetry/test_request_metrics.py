@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from serving.contracts.ids import PoolName
+from serving.contracts.ids import PoolName, RequestId
+from serving.gateway.observer import Ended
 from serving.telemetry.observers import Observers
 from serving.telemetry.request_metrics import RequestMetrics
 from tests.telemetry.conftest import POOL
@@ -46,7 +47,15 @@ def end(
     metrics: RequestMetrics | Observers, outcome: str, *, was_scheduled: bool, pool: PoolName = POOL, tokens: int = 0
 ) -> None:
     metrics.ended(
-        pool, outcome=outcome, was_scheduled=was_scheduled, e2e_seconds=2.0, prompt_tokens=3, completion_tokens=tokens
+        Ended(
+            request_id=RequestId(outcome),
+            pool=pool,
+            outcome=outcome,
+            was_scheduled=was_scheduled,
+            e2e_seconds=2.0,
+            prompt_tokens=3,
+            completion_tokens=tokens,
+        )
     )
 
 

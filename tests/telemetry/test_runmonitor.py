@@ -23,6 +23,7 @@ from serving.contracts.tunables import Tunables
 from serving.management.commands import runmonitor
 from serving.telemetry.feed import LiveFeed, read_history
 from serving.telemetry.frames import LiveFrame
+from serving.telemetry.reconciler import StoredForPool
 from serving.tuning.models import TunablesVersion
 from serving.tuning.services import ensure_pool
 from tests.telemetry.layers import make_layer
@@ -66,7 +67,7 @@ def test_values_that_are_not_admitted_any_more_cost_their_own_pool_alone() -> No
     TunablesVersion.objects.filter(pool__name="bad").update(values={"max_running": -1})
     stored = runmonitor.stored_tunables()
     assert stored["bad"] is None
-    assert stored["good"] == AnnouncedTunables(1, Tunables())
+    assert stored["good"] == StoredForPool(AnnouncedTunables(1, Tunables()))
 
 
 @pytest.mark.stack

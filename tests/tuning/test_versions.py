@@ -211,6 +211,7 @@ def test_command_shows_sets_and_lists(pool: str, redis: Redis, valkey: str, sett
     stored = announced(redis, pool)
     assert stored is not None
     assert stored.version == 2
+    assert "mind: The window alone (20 ms)" in run("set", "batch_window_ms=20", "slo_ttft_ms=10")
     for wrong in (["max_running=many"], ["nothing"], ["max_running=0"], ["unknown=1"]):
         with pytest.raises(CommandError):
             run("set", *wrong)

@@ -113,6 +113,10 @@ class TextModel:
             self._executor, lambda: self._write_out(ids, param=param)
         )
 
+    def write_out(self, ids: Sequence[int]) -> str:
+        """As `write_out_async`, on the caller's thread, of ids that are known to be the model's."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
     def _write_out(self, ids: Sequence[int], *, param: str) -> str:
         for token_id in ids:
             if not 0 <= token_id < self.vocab_size or self._tokenizer.id_to_token(token_id) is None:

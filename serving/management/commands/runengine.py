@@ -10,7 +10,9 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from serving.config.pools import DEVICES, DTYPES
+from serving.config.presence import keep_log, presence
 from serving.contracts.ids import PoolName
+from serving.contracts.messages import EngineSnapshot
 from serving.management.pools import configured_pool
 
 
@@ -50,6 +52,7 @@ class Command(BaseCommand):
             connect().ping()
         except (RedisError, OSError) as error:
             raise CommandError(f"Redis cannot be reached at {settings.REDIS_URL}: {error}") from None
+        logs = keep_log()  # what the loading of a model has to say belongs to its engine's log
         runner = build_runner(pool, device=device, dtype=dtype, engines_here=options["engines_here"])
         worker = EngineWorker(
             runner,
@@ -63,6 +66,17 @@ class Command(BaseCommand):
             masks=runner.masks,
         )
         try:
-            run_until_signalled(worker, drain_seconds=settings.FOOTPLATE_DRAIN_SECONDS)
+            with presence(
+                "engine",
+                name=worker.snapshot().name,
+                process_id=worker.engine_id,
+                doing=lambda: _sequences_in_words(worker.snapshot()),
+                logs=logs,
+            ):
+                run_until_signalled(worker, drain_seconds=settings.FOOTPLATE_DRAIN_SECONDS)
         except EngineBroken as broken:
             raise CommandError(str(broken)) from None
+
+
+def _sequences_in_words(snapshot: EngineSnapshot) -> str:
+    return f"{snapshot.num_running} running, {snapshot.num_waiting} waiting"

@@ -5,22 +5,32 @@ from __future__ import annotations
 import asyncio
 import functools
 import signal
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from channels.db import database_sync_to_async
 from channels.layers import get_channel_layer
 from django.conf import settings
 from django.core.management.base import BaseCommand
+from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 
+from serving.config.presence import presence
 from serving.contracts.errors import DomainError
 from serving.contracts.ids import PoolName
-from serving.contracts.messages import AnnouncedTunables
+from serving.telemetry.alert_rules import rules_in_force
+from serving.telemetry.alerts import AlertWatcher
 from serving.telemetry.feed import broadcast
 from serving.telemetry.monitor import Monitor
-from serving.telemetry.rounds import StoredTunables, TunablesSource
+from serving.telemetry.reconciler import StoredForPool
+from serving.telemetry.rounds import StoredTunables
+from serving.tuning.canaries import trial_of
 from serving.tuning.selectors import current_tunables, pool_names
+from serving.tuning.watch_book import DatabaseBook
+from serving.tuning.watching import Watcher
+
+T = TypeVar("T")
 
 
 class Command(BaseCommand):
@@ -38,18 +48,27 @@ async def _run_monitor(redis_url: str) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    blocking = BlockingRedis.from_url(redis_url, socket_timeout=5.0, socket_connect_timeout=2.0)
+    watcher = Watcher(DatabaseBook(blocking))
     async with Redis.from_url(redis_url, socket_timeout=5.0, socket_connect_timeout=2.0) as redis:
+        alerts = AlertWatcher(redis, read_rules=_database(rules_in_force, "alert-rules"))
         monitor = Monitor(
             redis,
-            stored_tunables=_database(ThreadPoolExecutor(1, thread_name_prefix="database")),
+            stored_tunables=_database(stored_tunables, "database"),
             broadcast=functools.partial(broadcast, get_channel_layer()),
+            observers=[watcher, alerts],
         )
-        await monitor.run(stopping)
+        with presence("monitor", doing=lambda: "at work" if monitor.is_active else "waiting: another is at work"):
+            await monitor.run(stopping)
+        await watcher.end()
+        blocking.close()
+        await alerts.end()
 
 
-def _database(executor: ThreadPoolExecutor) -> TunablesSource:
+def _database(question: Callable[[], T], name: str) -> Callable[[], Awaitable[T]]:
     # A thread of its own: questions that hang would take the loop's threads, which a connection to Redis needs.
-    read: TunablesSource = database_sync_to_async(stored_tunables, thread_sensitive=False, executor=executor)
+    executor = ThreadPoolExecutor(1, thread_name_prefix=name)
+    read: Callable[[], Awaitable[T]] = database_sync_to_async(question, thread_sensitive=False, executor=executor)
     return read
 
 
@@ -58,8 +77,8 @@ def stored_tunables() -> StoredTunables:
     return {name: _tunables_or_none(name) for name in pool_names()}
 
 
-def _tunables_or_none(pool: PoolName) -> AnnouncedTunables | None:
+def _tunables_or_none(pool: PoolName) -> StoredForPool | None:
     try:
-        return current_tunables(pool)
+        return StoredForPool(current_tunables(pool), trial_of(pool))
     except DomainError:  # The pool has just gone, or another version stored what this one does not admit.
         return None

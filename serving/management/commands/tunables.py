@@ -9,10 +9,12 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from redis import Redis
 
+from serving.contracts.actors import COMMAND_LINE
 from serving.contracts.errors import DomainError
 from serving.contracts.presets import PRESETS, preset_changes
 from serving.contracts.tunables import describe
 from serving.tuning import selectors, services
+from serving.tuning.conflicts import conflicts_of
 from serving.tuning.documentation import tunables_table
 
 
@@ -67,9 +69,11 @@ class Command(BaseCommand):
 
     def _store(self, pool: str, changes: dict[str, Any], *, reason: str) -> None:
         redis = Redis.from_url(settings.REDIS_URL)
-        version = services.change(pool, changes, reason=reason, author="command line", redis=redis)
+        version = services.change(pool, changes, reason=reason, author=COMMAND_LINE, redis=redis)
         redis.close()
         self.stdout.write(f"version {version.number} is stored: {_describe(version.changes)}")
+        for conflict in conflicts_of(selectors.tunables_of(version.values)):
+            self.stdout.write(f"mind: {conflict.message}")
 
     def _list(self, options: dict[str, Any]) -> None:
         for version in selectors.versions(options["pool"]):

@@ -1,64 +1,51 @@
 /**
- * All charts together: drawn from the ring at most once a change, with the latest figures in their heads, and one
- * crosshair through all of them.
+ * All charts together: drawn at most once a change, with the latest figures in their heads, one crosshair through all
+ * of them, and one stretch of time that all show.
  *
  * @typedef {import("./state.js").State} State
- * @typedef {import("./ring.js").Ring} Ring
- * @typedef {import("./types.js").TunableSpec} TunableSpec
- * @typedef {import("./types.js").VersionInfo} VersionInfo
- * @typedef {import("./charts.js").ChartView} ChartView
- * @typedef {import("./charts.js").Mark} Mark
- * @typedef {import("./mark_lines.js").Telling} Telling
- * @typedef {import("./charts.js").Series} Series
- * @typedef {import("./charts.js").Palette} Palette
- * @typedef {import("./chart_specs.js").ChartSpec} ChartSpec
- * @typedef {import("./chart_specs.js").SeriesSpec} SeriesSpec
+ * @typedef {import("./state.js").Action} Action
+ * @typedef {import("./marks.js").Mark} Mark
+ * @typedef {import("./panel.js").Panel} Panel
+ * @typedef {import("./source.js").Source} Source
+ * @typedef {import("./chart_options.js").Palette} Palette
  */
 import { CHARTS, COLORS } from "./chart_specs.js";
-import { createChart } from "./charts.js";
-import { create, find, setText, show } from "./dom.js";
-import { markersOf } from "./markers.js";
-import { figure } from "./measures.js";
+import { deedOf } from "./crosshair.js";
+import { byId, find, setText } from "./dom.js";
+import { clock } from "./format.js";
+import { watchGestures } from "./gestures.js";
+import { knownVersions, linesNear, marksOf } from "./marks.js";
+import { objectivesOf } from "./objectives.js";
+import { createPanel, drawPanel, renderCrosshair, renderFigures, spoken } from "./panel.js";
 import { shown, totals } from "./selectors.js";
+import { sourceOf } from "./source.js";
 import { onThemeChange, readColors } from "./theme.js";
-import { UTILISATION_TITLES } from "./tiles.js";
-import { lineOf } from "./versions.js";
+import { MEMORY_TITLES, UTILISATION_TITLES } from "./tiles.js";
+import { stretchOf } from "./view.js";
 
 const FRAME_JITTER_MS = 150;
 const SHORTEST_REST_MS = 1000;
 const LONGEST_REST_MS = 2000;
-const MOST_TOLD_VERSIONS = 20;
-/** @type {Series} */
-const NOTHING = { x: new Float64Array(0), y: new Float64Array(0) };
-
-/**
- * @typedef {object} Panel one chart with its head
- * @property {ChartSpec} spec
- * @property {HTMLElement} element
- * @property {HTMLElement} crosshair
- * @property {HTMLElement} none what is said where there is nothing to draw
- * @property {HTMLElement[]} figures
- * @property {ChartView} view
- * @property {Series[]} series what is to be seen
- * @property {boolean} isVisible
- * @property {string} shows what the last drawing showed, but for its points
- * @property {number} revision that of the ring when it was drawn
- * @property {number} drawnAt milliseconds
- */
+const LONGEST_REST_OF_PAST_MS = 10_000;
+const NUM_TURNS = 4;
+const MOVED_PIXELS = 3;
 
 /**
  * @param {HTMLElement} root
- * @param {() => void} requestRender
- * @returns {{render: (state: State) => void}}
+ * @param {{requestRender: () => void, dispatch: (action: Action) => void, getState: () => State}} actions
  */
-export function createBoard(root, requestRender) {
+export function createBoard(root, { requestRender, dispatch, getState }) {
   let palette = readPalette();
   let themeRevision = 0;
   /** @type {number | null} */
   let hovered = null;
   const panels = CHARTS.map((spec) => createPanel(root, spec, palette));
+  const titles = [
+    { element: find(root, '[data-chart="utilisation"] h3'), of: utilisationTitle },
+    { element: find(root, '[data-chart="memory"] h3'), of: memoryTitle },
+  ];
+  const said = byId("chart-said");
 
-  const utilisationTitle = find(root, '[data-chart="utilisation"] h3');
   onThemeChange(() => {
     palette = readPalette();
     themeRevision += 1;
@@ -66,57 +53,134 @@ export function createBoard(root, requestRender) {
     requestRender();
   });
   watchVisibility(panels, requestRender);
-  for (const panel of panels) {
-    const canvas = find(panel.element, "canvas");
-    canvas.addEventListener("pointermove", (event) => hover(panel.view.timeAt(event.offsetX)));
-    canvas.addEventListener("pointerleave", () => hover(null));
-  }
+  for (const panel of panels)
+    watchGestures(panel, {
+      point: (_, second) => point(second),
+      select: (from, to) => dispatch({ type: "look_at", stretch: stretchOf(from, to) }),
+      back: () => dispatch({ type: "look_at", stretch: null }),
+      press,
+    });
 
-  /** @param {number | null} unixSeconds */
-  function hover(unixSeconds) {
-    hovered = unixSeconds === null ? null : Math.round(unixSeconds);
+  /** @param {number | null} second */
+  function point(second) {
+    if (second === hovered) return;
+    hovered = second;
     requestRender();
   }
 
+  /** @param {Panel} panel @param {string} key @param {boolean} hasShift */
+  function press(panel, key, hasShift) {
+    const state = getState();
+    const source = sourceOf(state);
+    const newest = shown(state).ring?.newestSeconds ?? state.now / 1000;
+    const deed = deedOf(key, { hasShift, second: hovered, stretch: source.stretch, step: source.step, newest });
+    if (deed === null) return false;
+    if (deed.kind === "look_at") {
+      const { from, to } = deed.stretch;
+      dispatch({ type: "look_at", stretch: deed.stretch });
+      setText(said, `${clock(from)} to ${clock(to)}`);
+      // It stays in sight.
+      if (hovered !== null) point(Math.min(to, Math.max(from, hovered)));
+    } else if (deed.kind === "leave") {
+      if (hovered === null) dispatch({ type: "look_at", stretch: null });
+      point(null);
+    } else {
+      point(deed.second);
+      const reach = source.step + (source.stretch.to - source.stretch.from) / 100;
+      const near = linesNear(marksOf(source, state), { second: deed.second, reach });
+      setText(said, [spoken(panel, { second: deed.second, step: source.step }), ...near].join("; "));
+    }
+    return true;
+  }
+
+  /** @param {Source} source @param {State} state */
+  function read(source, state) {
+    const known = knownVersions(state);
+    const inForce = source.versions();
+    return (/** @type {Panel} */ { spec }) => ({
+      series: spec.series.map(source.read),
+      objectives:
+        spec.objective === undefined
+          ? []
+          : objectivesOf(inForce, { name: spec.objective, step: source.step, known }),
+    });
+  }
+
   return {
+    point,
+    /** @param {State} state */
     render(state) {
-      const { ring } = shown(state);
-      setText(utilisationTitle, UTILISATION_TITLES[totals(state)?.utilisation.kind ?? "busy"]);
-      const to = ring?.newestSeconds ?? state.now / 1000;
-      const from = to - state.spanSeconds;
-      const shows = [
-        ring?.newestSeconds != null,
-        state.hello !== null,
-        state.paused !== null,
-        state.window,
-        state.spanSeconds,
-        state.versions[0]?.number,
-        themeRevision,
-      ].join();
+      const source = sourceOf(state);
+      for (const { element, of } of titles) setText(element, of(state));
+      const readPanel = read(source, state);
+      const shows = showsOf(state, source, themeRevision);
       const now = performance.now();
       /** @type {Mark[] | null} */
       let marks = null;
+      const { from, to } = source.stretch;
+      const second = hovered !== null && hovered >= from && hovered <= to ? hovered : null;
       for (const [index, panel] of panels.entries()) {
         if (!panel.isVisible) continue;
-        panel.series = panel.spec.series.map((series) =>
-          ring === null ? NOTHING : read(ring, series, { since: from, window: state.window }),
-        );
-        if (
-          panel.shows !== shows ||
-          isDue(panel, { revision: ring?.revision ?? 0, spanSeconds: state.spanSeconds, now })
-        ) {
-          marks ??= ring === null ? [] : marksOf(ring, from, state);
-          const hasValues = panel.view.draw({ from, to, series: panel.series, marks });
-          show(panel.none, !hasValues && state.hello !== null);
-          // Every other chart half a second later, so that no frame has to draw them all.
-          const lead = panel.shows !== shows && index % 2 === 1 ? SHORTEST_REST_MS / 2 : 0;
-          Object.assign(panel, { shows, revision: ring?.revision ?? 0, drawnAt: now - lead });
+        Object.assign(panel, readPanel(panel));
+        if (panel.shows !== shows || isDue(panel, { source, now })) {
+          marks ??= marksOf(source, state);
+          drawPanel(panel, { source, marks, isKnown: isKnown(state, source) });
+          // At first each at another moment, so that no frame has to draw them all.
+          const lead = panel.shows !== shows ? ((index % NUM_TURNS) * SHORTEST_REST_MS) / 2 : 0;
+          Object.assign(panel, { shows, revision: source.revision, drawnAt: now - lead });
         }
-        renderFigures(panel, hovered);
-        renderCrosshair(panel, hovered !== null && hovered >= from && hovered <= to ? hovered : null);
+        renderFigures(panel, { second, step: source.step });
+        renderCrosshair(panel, second);
       }
     },
+    /** Those that are neither hidden nor folded away, drawn as of now. @returns {{panels: Panel[], source: Source}} */
+    snapshot() {
+      const state = getState();
+      const source = sourceOf(state);
+      const open = panels.filter(({ canvas }) => canvas.clientWidth > 0);
+      const readPanel = read(source, state);
+      const marks = marksOf(source, state);
+      for (const panel of open) {
+        Object.assign(panel, readPanel(panel));
+        drawPanel(panel, { source, marks, isKnown: isKnown(state, source) });
+        renderFigures(panel, { second: hovered, step: source.step });
+      }
+      return { panels: open, source };
+    },
   };
+}
+
+/** @param {State} state @param {Source} source */
+function isKnown({ hello, past }, { isOfPast }) {
+  return hello !== null && (!isOfPast || past !== null);
+}
+
+/** @param {State} state @param {Source} source @param {number} themeRevision */
+function showsOf(state, source, themeRevision) {
+  const { ring } = shown(state);
+  return [
+    ring?.newestSeconds != null,
+    state.hello !== null,
+    state.paused !== null,
+    state.window,
+    state.spanSeconds,
+    state.stretch?.from,
+    state.stretch?.to,
+    source.isOfPast && state.past?.readAt,
+    state.versions[0]?.number,
+    state.events[0]?.event_id,
+    themeRevision,
+  ].join();
+}
+
+/** @param {State} state */
+function utilisationTitle(state) {
+  return UTILISATION_TITLES[totals(state)?.utilisation.kind ?? "busy"];
+}
+
+/** @param {State} state */
+function memoryTitle(state) {
+  return MEMORY_TITLES[totals(state)?.memory.kind ?? "rss"];
 }
 
 /** @returns {Palette} */
@@ -128,52 +192,20 @@ function readPalette() {
 }
 
 /**
- * @param {HTMLElement} root
- * @param {ChartSpec} spec
- * @param {Palette} palette
- * @returns {Panel}
- */
-function createPanel(root, spec, palette) {
-  const element = find(root, `[data-chart="${spec.id}"]`);
-  const list = find(element, ".figures");
-  const figures = spec.series.map((series) => {
-    const element = create("dd", { text: "–" });
-    list.append(
-      create("div", {}, [
-        create("dt", { text: series.label, data: { series: series.color, line: series.line } }),
-        element,
-      ]),
-    );
-    return element;
-  });
-  const view = createChart(/** @type {HTMLCanvasElement} */ (find(element, "canvas")), spec, palette);
-  return {
-    spec,
-    element,
-    crosshair: find(element, ".crosshair"),
-    none: find(element, ".chart-none"),
-    figures,
-    view,
-    series: [],
-    isVisible: true,
-    shows: "",
-    revision: -1,
-    drawnAt: 0,
-  };
-}
-
-/**
- * A chart is drawn anew when its newest point has moved by about a pixel: not more than once a second, as there is a
- * point a second, and at least every two. The figures over it are of every frame.
+ * A chart is drawn anew when its newest point has moved by a few pixels: not more than once a second, as there is a
+ * point a second, and at least every two (of a longer past: ten). Small ones are never drawn more often than that. The
+ * figures over them are of every frame.
  *
  * @param {Panel} panel
- * @param {{revision: number, spanSeconds: number, now: number}} present
+ * @param {{source: Source, now: number}} present
  */
-function isDue({ view, revision, drawnAt }, present) {
-  if (revision === present.revision) return false;
-  const pixelMs = (1000 * present.spanSeconds) / view.width();
+function isDue({ view, isMain, revision, drawnAt }, { source, now }) {
+  if (revision === source.revision) return false;
+  const shortest = isMain ? SHORTEST_REST_MS : LONGEST_REST_MS;
+  const movedMs = (MOVED_PIXELS * 1000 * (source.stretch.to - source.stretch.from)) / view.width();
+  const longest = source.isOfPast ? LONGEST_REST_OF_PAST_MS : LONGEST_REST_MS;
   // Frames do not come to the millisecond.
-  return present.now - drawnAt > Math.min(LONGEST_REST_MS, Math.max(SHORTEST_REST_MS, pixelMs)) - FRAME_JITTER_MS;
+  return now - drawnAt > Math.min(longest, Math.max(shortest, movedMs)) - FRAME_JITTER_MS;
 }
 
 /** What is out of sight is not drawn until it comes back. @param {Panel[]} panels @param {() => void} requestRender */
@@ -186,43 +218,4 @@ function watchVisibility(panels, requestRender) {
     requestRender();
   });
   for (const panel of panels) observer.observe(panel.element);
-}
-
-/** @param {Ring} ring @param {SeriesSpec} spec @param {{since: number, window: number}} range @returns {Series} */
-function read(ring, { field, measured }, { since, window }) {
-  // One place more than is seen, so that the line begins at the edge.
-  if (measured) return ring.percentiles({ window, ...measured }, { since: since - 1 });
-  return ring.series(/** @type {string} */ (field), { since: since - 1 });
-}
-
-/** @param {Ring} ring @param {number} since @param {State} state @returns {Mark[]} */
-function marksOf(ring, since, { versions, hello }) {
-  const specs = hello?.tunables ?? [];
-  return markersOf(ring, { since }).map((marker) => {
-    const first = Math.max(marker.first, marker.version - MOST_TOLD_VERSIONS + 1);
-    const numbers = Array.from({ length: marker.version - first + 1 }, (_, index) => first + index);
-    return { ...marker, tellings: numbers.map((number) => tellingOf(number, { versions, specs })) };
-  });
-}
-
-/** @param {number} number @param {{versions: VersionInfo[], specs: TunableSpec[]}} known @returns {Telling} */
-function tellingOf(number, { versions, specs }) {
-  const info = versions.find((version) => version.number === number);
-  const changes = Object.entries(info?.changes ?? {}).map(([name, [from, to]]) => lineOf({ name, from, to }, specs));
-  return { number, author: info?.author ?? "", changes };
-}
-
-/** @param {Panel} panel @param {number | null} second the latest where null */
-function renderFigures({ spec, series, figures }, second) {
-  figures.forEach((element, index) => {
-    const { x, y } = series[index] ?? NOTHING;
-    const place = second === null ? y.length - 1 : second - x[0];
-    setText(element, figure(y[place], spec.measure));
-  });
-}
-
-/** @param {Panel} panel @param {number | null} second */
-function renderCrosshair({ crosshair, view }, second) {
-  show(crosshair, second !== null);
-  if (second !== null) crosshair.style.transform = `translateX(${Math.round(view.pixelAt(second))}px)`;
 }

@@ -1,7 +1,7 @@
 /**
- * Which charts there are and what they draw.
+ * Which charts there are, in which groups, and what they draw.
  *
- * @typedef {"dash" | "dot" | "solid"} Line told apart by more than colour
+ * @typedef {"dash" | "dot" | "solid" | "thin"} Line told apart by more than colour
  *
  * @typedef {object} SeriesSpec
  * @property {string} label
@@ -9,15 +9,20 @@
  * @property {Line} line
  * @property {string} [fill] likewise
  * @property {string} [field] of a point
+ * @property {string} [minus] a field that is taken away from it
+ * @property {number} [scale] what it is multiplied with
  * @property {{interval: string, percentile: number}} [measured] or a percentile of an interval
  *
- * @typedef {"count" | "tokens" | "rate" | "ratio" | "seconds"} Measure what its figures mean
+ * @typedef {"bytes" | "count" | "tokens" | "rate" | "ratio" | "seconds"} Measure what its figures mean
  *
  * @typedef {object} ChartSpec
  * @property {string} id
  * @property {Measure} measure
  * @property {number} [leastStep] 1 where there are only whole numbers
  * @property {number} leastTop the axis never ends below it, so that quiet looks quiet
+ * @property {boolean} [isNothingAtZero] whether zero all the time is to be said in words
+ * @property {boolean} [stacked] each series stands on those before it
+ * @property {string} [objective] the tunable, in milliseconds, that is drawn as a line
  * @property {SeriesSpec[]} series
  */
 
@@ -25,16 +30,26 @@
 export const COLORS = /** @type {const} */ ({
   load: "chart-load",
   loadFill: "chart-load-fill",
+  loadSolid: "chart-load-solid",
   wait: "chart-wait",
   waitFill: "chart-wait-fill",
+  waitSolid: "chart-wait-solid",
   prompt: "chart-prompt",
+  promptSolid: "chart-prompt-solid",
+  rest: "chart-rest",
+  restSolid: "chart-rest-solid",
   p50: "chart-p50",
+  p90: "chart-p90",
   p95: "chart-p95",
   p99: "chart-p99",
   percentileFill: "chart-percentile-fill",
+  objective: "chart-objective",
   grid: "chart-grid",
   ink: "chart-ink",
   marker: "chart-marker",
+  event: "chart-event",
+  alert: "problem",
+  selection: "accent-wash",
   ground: "surface",
   surface: "raised",
   text: "ink",
@@ -45,6 +60,7 @@ export const COLORS = /** @type {const} */ ({
 export const CHARTS = [
   {
     id: "sequences",
+    isNothingAtZero: true,
     measure: "count",
     leastStep: 1,
     leastTop: 4,
@@ -54,23 +70,39 @@ export const CHARTS = [
     ],
   },
   {
+    id: "lanes",
+    isNothingAtZero: true,
+    measure: "count",
+    leastStep: 1,
+    leastTop: 4,
+    stacked: true,
+    series: [
+      {
+        label: "short",
+        field: "num_waiting",
+        minus: "num_waiting_long",
+        color: "wait",
+        line: "solid",
+        fill: "waitSolid",
+      },
+      { label: "long", field: "num_waiting_long", color: "prompt", line: "dash", fill: "promptSolid" },
+    ],
+  },
+  {
     id: "waiting_tokens",
+    isNothingAtZero: true,
     measure: "tokens",
     leastStep: 1,
     leastTop: 100,
     series: [{ label: "waiting", field: "num_waiting_tokens", color: "wait", line: "solid", fill: "waitFill" }],
   },
-  {
-    id: "kv",
-    measure: "ratio",
-    leastTop: 1,
-    series: [
-      { label: "in use", field: "kv_used_ratio", color: "load", line: "solid", fill: "loadFill" },
-      { label: "cached", field: "kv_cached_ratio", color: "wait", line: "dash" },
-    ],
-  },
+  percentileChart("ttft", "ttft_seconds", "slo_ttft_ms"),
+  percentileChart("itl", "itl_seconds", "slo_itl_ms"),
+  percentileChart("e2e", "e2e_seconds"),
+  percentileChart("queue_time", "queue_time_seconds"),
   {
     id: "tokens",
+    isNothingAtZero: true,
     measure: "rate",
     leastTop: 20,
     series: [
@@ -79,29 +111,97 @@ export const CHARTS = [
     ],
   },
   {
+    id: "step_tokens",
+    isNothingAtZero: true,
+    measure: "rate",
+    leastTop: 16,
+    stacked: true,
+    series: [
+      { label: "decode", field: "decode_tokens_per_step", color: "load", line: "solid", fill: "loadSolid" },
+      { label: "prefill", field: "prefill_tokens_per_step", color: "prompt", line: "dash", fill: "promptSolid" },
+    ],
+  },
+  {
+    id: "step_time",
+    measure: "seconds",
+    leastTop: 0.01,
+    series: [{ label: "mean", field: "step_ms", scale: 0.001, color: "load", line: "solid", fill: "loadFill" }],
+  },
+  {
     id: "utilisation",
     measure: "ratio",
     leastTop: 1,
     series: [{ label: "busy", field: "utilisation_ratio", color: "load", line: "solid", fill: "loadFill" }],
   },
-  percentileChart("queue_time", "queue_time_seconds"),
-  percentileChart("ttft", "ttft_seconds"),
-  percentileChart("itl", "itl_seconds"),
-  percentileChart("e2e", "e2e_seconds"),
+  {
+    id: "preemptions",
+    isNothingAtZero: true,
+    measure: "rate",
+    leastTop: 1,
+    series: [{ label: "a second", field: "preemptions_per_second", color: "wait", line: "solid", fill: "waitFill" }],
+  },
+  {
+    id: "kv",
+    measure: "ratio",
+    leastTop: 1,
+    stacked: true,
+    series: [
+      { label: "in use", field: "kv_used_ratio", color: "load", line: "solid", fill: "loadSolid" },
+      { label: "cached", field: "kv_cached_ratio", color: "wait", line: "dash", fill: "waitSolid" },
+      { label: "free", field: "kv_free_ratio", color: "rest", line: "dot", fill: "restSolid" },
+    ],
+  },
+  {
+    id: "prefix_hits",
+    measure: "ratio",
+    leastTop: 1,
+    series: [{ label: "found", field: "prefix_hit_ratio", color: "prompt", line: "solid" }],
+  },
+  {
+    id: "memory",
+    measure: "bytes",
+    leastTop: 64 * 2 ** 20,
+    series: [{ label: "in use", field: "memory_bytes", color: "load", line: "solid", fill: "loadFill" }],
+  },
+  {
+    id: "goodput",
+    isNothingAtZero: true,
+    measure: "rate",
+    leastTop: 1,
+    series: [
+      { label: "within SLO", field: "goodput_per_second", color: "objective", line: "solid" },
+      { label: "finished", field: "finished_per_second", color: "load", line: "dash" },
+    ],
+  },
+  {
+    id: "unanswered",
+    isNothingAtZero: true,
+    measure: "rate",
+    leastTop: 1,
+    stacked: true,
+    series: [
+      { label: "refused", field: "refused_per_second", color: "wait", line: "solid", fill: "waitSolid" },
+      { label: "aborted", field: "aborted_per_second", color: "prompt", line: "dash", fill: "promptSolid" },
+      { label: "failed", field: "failed_per_second", color: "alert", line: "dot", fill: "restSolid" },
+    ],
+  },
 ];
 
 /**
  * @param {string} id
  * @param {string} interval
+ * @param {string} [objective]
  * @returns {ChartSpec}
  */
-function percentileChart(id, interval) {
+function percentileChart(id, interval, objective) {
   return {
     id,
     measure: "seconds",
     leastTop: 0.01,
+    objective,
     series: [
       { label: "p50", measured: { interval, percentile: 50 }, color: "p50", line: "solid", fill: "percentileFill" },
+      { label: "p90", measured: { interval, percentile: 90 }, color: "p90", line: "thin" },
       { label: "p95", measured: { interval, percentile: 95 }, color: "p95", line: "dash" },
       { label: "p99", measured: { interval, percentile: 99 }, color: "p99", line: "dot" },
     ],

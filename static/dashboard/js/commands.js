@@ -4,6 +4,7 @@
  * @typedef {import("./types.js").ClientMessage} ClientMessage
  * @typedef {import("./types.js").ServerMessage} ServerMessage
  * @typedef {import("./types.js").TunableValues} TunableValues
+ * @typedef {import("./types.js").Terms} Terms
  * @typedef {import("./types.js").VersionInfo} VersionInfo
  * @typedef {import("./types.js").Timers} Timers
  */
@@ -25,7 +26,7 @@ export const ANSWER_WITHIN_MS = 15_000;
 
 /**
  * @typedef {object} Commands
- * @property {(change: {changes: TunableValues, basedOn: number, reason: string}) => Pending} change
+ * @property {(change: {changes: TunableValues, basedOn: number, reason: string} & Terms) => Pending} change
  * @property {(rollBack: {version: number, basedOn: number, reason: string}) => Pending} rollBack
  * @property {(options?: {withinMs?: number}) => Pending} listVersions
  * @property {(message: ServerMessage) => void} receive any message: answers end what they answer
@@ -67,8 +68,8 @@ export function createCommands({ send, timers = globalThis }) {
   }
 
   return {
-    change: ({ changes, basedOn, reason }) =>
-      issue((id) => ({ type: "change", id, changes, based_on: basedOn, reason })),
+    change: ({ changes, basedOn, reason, ...terms }) =>
+      issue((id) => ({ type: "change", id, changes, based_on: basedOn, reason, ...terms })),
     rollBack: ({ version, basedOn, reason }) =>
       issue((id) => ({ type: "roll_back", id, version, based_on: basedOn, reason })),
     listVersions: ({ withinMs } = {}) => issue((id) => ({ type: "list_versions", id }), withinMs),

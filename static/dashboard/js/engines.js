@@ -55,8 +55,9 @@ function fill(cells, engine, storedVersion) {
   const [name, state, device, version, running, waiting, kv, load, memory, step, uptime] = cells;
   setText(name.children[0], engine.name);
   setText(name.children[1], engine.engine_id === engine.name ? "" : engine.engine_id.slice(0, 12));
-  setText(state.children[0], engine.state);
-  /** @type {HTMLElement} */ (state.children[0]).dataset.state = engine.state;
+  const standing = engine.leaves ? "leaving" : engine.state;
+  setText(state.children[0], standing);
+  /** @type {HTMLElement} */ (state.children[0]).dataset.state = standing;
   const backend = engine.backend && `${engine.backend} backend`;
   setText(device, [engine.device, engine.dtype, backend].filter((part) => part).join(" · "));
   const isBehind = storedVersion !== null && engine.tunables_version < storedVersion;

@@ -2,6 +2,7 @@
  * Joins socket, store and commands: what the server says goes into the store, what the operator decides goes out.
  *
  * @typedef {import("./types.js").ServerMessage} ServerMessage
+ * @typedef {import("./types.js").Terms} Terms
  * @typedef {import("./types.js").Timers} Timers
  * @typedef {import("./types.js").Clock} Clock
  * @typedef {import("./store.js").Store} Store
@@ -20,7 +21,7 @@ export const PROBE_WITHIN_MS = 5_000;
 /**
  * @typedef {object} Link
  * @property {() => void} retryNow for when the browser is online again, or the page in sight
- * @property {() => void} apply sends the proposal, where it may be sent
+ * @property {(terms?: Terms) => void} apply sends the proposal, where it may be sent
  * @property {(version: number, reason?: string) => Promise<Answer>} rollBack on top of the newest version known here
  */
 
@@ -102,11 +103,12 @@ export function openLink({ url, store, createSocket, timers = globalThis, clock 
     timers.setTimeout(tick, TICK_MS);
   }
 
-  async function apply() {
+  /** @param {Terms} terms */
+  async function apply(terms) {
     const { proposal } = store.getState();
     if (!canSend(proposal) || proposal.base === null) return;
     const { changes, reason, base } = proposal;
-    const { id, answer } = commands.change({ changes, basedOn: base.number, reason });
+    const { id, answer } = commands.change({ changes, basedOn: base.number, reason, ...terms });
     store.dispatch({ type: "sent", id });
     const { outcome } = await answer;
     if (outcome !== "unknown" && outcome !== "not_sent") return;
@@ -121,7 +123,7 @@ export function openLink({ url, store, createSocket, timers = globalThis, clock 
       socket.retryNow();
       if (store.getState().isStale) void probe();
     },
-    apply: () => void apply(),
+    apply: (terms = {}) => void apply(terms),
     async rollBack(version, reason = "") {
       const newest = store.getState().versions[0];
       if (newest === undefined) return { outcome: "not_sent" };

@@ -3,12 +3,17 @@
  *
  * @typedef {import("./state.js").State} State
  */
+import { createPriorities, createRefusals } from "./bars.js";
 import { createBoard } from "./board.js";
 import { byId } from "./dom.js";
 import { createEngines } from "./engines.js";
+import { createExports } from "./exports.js";
+import { createGroups } from "./groups.js";
 import { keepProposal } from "./kept_proposal.js";
 import { createLevers } from "./levers.js";
 import { openLink } from "./link.js";
+import { createMarksList } from "./marks_list.js";
+import { createPastReader } from "./past_reader.js";
 import { createPrompt } from "./prompt.js";
 import { createProposalPanel } from "./proposal_panel.js";
 import { reduce } from "./reducers.js";
@@ -21,17 +26,23 @@ import { createViewControls, readChoices } from "./view_controls.js";
 
 /** @param {HTMLElement} root */
 function start(root) {
-  const { pool = "", socketPath = "", promptUrl = "", maySteer } = root.dataset;
+  const { pool = "", socketPath = "", promptUrl = "", historyUrl = "", maySteer } = root.dataset;
   const store = createStore(reduce, initialState(readChoices()));
   const link = openLink({ url: new URL(socketPath, location.href.replace(/^http/, "ws")).href, store });
   const { dispatch } = store;
   let isRequested = false;
 
+  const board = createBoard(byId("charts"), { requestRender, dispatch, getState: store.getState });
   const views = [
     createStatus(root, { onRetry: link.retryNow }),
     createViewControls(dispatch),
     createTiles(byId("tiles")),
-    createBoard(byId("charts"), requestRender),
+    createGroups(byId("charts"), byId("choose-charts"), dispatch),
+    board,
+    createMarksList(byId("marks"), board),
+    createPriorities(byId("priorities")),
+    createRefusals(byId("refusals")),
+    createPastReader({ url: historyUrl, dispatch }),
     createLevers(byId("levers"), dispatch),
     createProposalPanel(byId("levers"), { dispatch, apply: link.apply, getState: store.getState }),
     createVersions(byId("versions"), {
@@ -41,6 +52,7 @@ function start(root) {
     }),
     createEngines(byId("engines")),
   ];
+  createExports({ pool, snapshot: board.snapshot });
   // Whoever may not ask the model has no box for it.
   if (promptUrl !== "") createPrompt({ url: promptUrl });
 

@@ -1,7 +1,8 @@
 /** What there is to read about the versions that a marker stands for, in the few lines that a tooltip has room for. */
 import { labelOf } from "./markers.js";
 
-/** @typedef {{number: number, author: string, changes: string[]}} Telling of one version; a line each change */
+/** @typedef {{number: number, author: string, changes: string[], reason?: string}} Telling of one version; a line each
+ * change */
 
 /**
  * Everything where it fits; otherwise a line a version, and of too many versions the last. A single version's last
@@ -25,8 +26,8 @@ export function linesAbout(tellings, mostLines) {
 }
 
 /** @param {Telling} telling */
-function wholeOf({ number, author, changes }) {
-  return [`version ${number}${author ? ` by ${author}` : ""}`, ...changes];
+export function wholeOf({ number, author, changes, reason = "" }) {
+  return [`version ${number}${author ? ` by ${author}` : ""}`, ...changes, ...(reason ? [`“${reason}”`] : [])];
 }
 
 /** @param {Telling} telling */

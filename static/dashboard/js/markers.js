@@ -1,8 +1,7 @@
 /**
  * Where a change of the tunables took effect, as the points tell it.
  *
- * @typedef {import("./ring.js").Ring} Ring
- * @typedef {import("./ring.js").Range} Range
+ * @typedef {import("./ring.js").Series} Series
  */
 
 /**
@@ -13,15 +12,14 @@
  */
 
 /**
- * The changes within `range`, oldest first. The version is unknown while no engine lives: coming back with the same one
+ * The changes from `since` on, oldest first. The version is unknown while no engine lives: coming back with the same one
  * is no change. Nor is the first known version, since nobody can tell when it began.
  *
- * @param {Ring} ring
- * @param {Range} [range]
+ * @param {Series} inForce the version by time
+ * @param {{since?: number}} [range]
  * @returns {Marker[]}
  */
-export function markersOf(ring, { since = -Infinity, until } = {}) {
-  const { x, y } = ring.series("tunables_version", { until });
+export function markersOf({ x, y }, { since = -Infinity } = {}) {
   /** @type {Marker[]} */
   const markers = [];
   let known = NaN;

@@ -3,7 +3,7 @@
  *
  * @typedef {import("./chart_specs.js").Measure} Measure
  */
-import { NOTHING, compact, count, percent, rate, seconds } from "./format.js";
+import { NOTHING, bytes, compact, count, percent, rate, seconds } from "./format.js";
 
 /**
  * @param {number | null | undefined} value seconds, a ratio or a plain number
@@ -13,6 +13,7 @@ import { NOTHING, compact, count, percent, rate, seconds } from "./format.js";
 export function figure(value, measure) {
   if (measure === "seconds") return seconds(value);
   if (measure === "ratio") return percent(value);
+  if (measure === "bytes") return bytes(value);
   return measure === "rate" ? rate(value) : count(value);
 }
 
@@ -25,6 +26,7 @@ export function figure(value, measure) {
  */
 export function tick(value, measure) {
   if (measure === "ratio") return percent(value);
+  if (measure === "bytes") return value === 0 ? "0" : trimmed(bytes(value).replace("iB", ""));
   if (measure !== "seconds") return value < 10_000 ? String(rounded(value)) : trimmed(compact(value));
   if (value === 0) return "0";
   if (value < 1) return `${rounded(value * 1000)} ms`;

@@ -6,23 +6,45 @@
 
 const LOST = { code: "connection_lost", message: "The connection was lost before the answer ended.", param: null };
 
-/** @typedef {{text: string, max_tokens: number, temperature: number}} PromptBody */
+/**
+ * A token of an answer and how probable it was (natural logarithm), beside the most probable ones at its place.
+ *
+ * @typedef {{token: string, logprob: number | null}} Candidate
+ * @typedef {Candidate & {top: Candidate[]}} TokenEntry
+ */
 
 /**
- * Measured here, at the end of the way: rates count pieces, which are tokens but for characters of several tokens.
+ * What the last line of an answer tells; the engine's own account, where there is one.
+ *
+ * @typedef {object} Usage
+ * @property {string} finish_reason
+ * @property {number} prompt_tokens
+ * @property {number} completion_tokens
+ * @property {number} [queue_ms]
+ * @property {number} [prefill_ms]
+ * @property {number} [decode_ms]
+ * @property {number} [num_preemptions]
+ * @property {number} [num_cached_tokens]
+ */
+
+/**
+ * Measured here, at the end of the way. Rates count tokens where the server tells of them, and else pieces, which are
+ * tokens but for characters of several tokens.
  *
  * @typedef {object} Progress
  * @property {string} added since the last call
+ * @property {TokenEntry[]} entries of the tokens added, where they were asked for
  * @property {number} numPieces
+ * @property {number} numTokens
  * @property {number | null} ttftSeconds
  * @property {number | null} tokensPerSecond after the first; null before the second
  */
 
-/** @typedef {Omit<Progress, "added">} Measured */
+/** @typedef {Omit<Progress, "added" | "entries">} Measured */
 /**
  * `stopped`: by the caller's signal.
  *
- * @typedef {Measured & {outcome: "done", finishReason: string, completionTokens: number}
+ * @typedef {Measured & {outcome: "done", finishReason: string, completionTokens: number, usage: Usage}
  *   | Measured & {outcome: "failed", code: string, message: string, param: string | null}
  *   | Measured & {outcome: "stopped"}} PromptResult
  */
@@ -33,8 +55,9 @@ const LOST = { code: "connection_lost", message: "The connection was lost before
  * @param {object} request
  * @param {string} request.url
  * @param {string} request.csrfToken
- * @param {PromptBody} request.body
+ * @param {object} request.body
  * @param {(progress: Progress) => void} request.onProgress
+ * @param {(requestId: string) => void} [request.onStart] once it is let in
  * @param {AbortSignal} [request.signal]
  * @param {typeof globalThis.fetch} [request.fetch]
  * @param {Clock} [request.clock]
@@ -45,6 +68,7 @@ export async function streamPrompt({
   csrfToken,
   body,
   onProgress,
+  onStart = () => {},
   signal,
   fetch = globalThis.fetch,
   clock = () => performance.now(),
@@ -56,12 +80,13 @@ export async function streamPrompt({
     const headers = { "Content-Type": "application/json", "X-CSRFToken": csrfToken };
     const response = await fetch(url, { method: "POST", headers, body: JSON.stringify(body), signal });
     if (!response.ok || response.body === null) return fail(meter, await readRefusal(response));
+    onStart(response.headers?.get("x-request-id") ?? "");
     for await (const line of readLines(response.body)) {
       const message = JSON.parse(line);
       // Read on to the end: a stream that is given up counts as a failed request.
       if (message.done) result = finish(meter, message.done);
       if (message.error) result = fail(meter, message.error);
-      if (typeof message.text === "string") onProgress(meter.add(message.text));
+      if (typeof message.text === "string") onProgress(meter.add(message));
     }
     return result ?? fail(meter, LOST);
   } catch {
@@ -120,24 +145,28 @@ function createMeter(clock) {
   let firstAt = null;
   let lastAt = startedAt;
   let numPieces = 0;
+  let numTokens = 0;
+  let numAtFirst = 0;
 
   /** @returns {Measured} */
   function measured() {
     const seconds = firstAt === null ? 0 : (lastAt - firstAt) / 1000;
     return {
       numPieces,
+      numTokens,
       ttftSeconds: firstAt === null ? null : (firstAt - startedAt) / 1000,
-      tokensPerSecond: numPieces > 1 && seconds > 0 ? (numPieces - 1) / seconds : null,
+      tokensPerSecond: numPieces > 1 && seconds > 0 ? (numTokens - numAtFirst) / seconds : null,
     };
   }
 
   return {
-    /** @param {string} added @returns {Progress} */
-    add(added) {
+    /** @param {{text: string, tokens?: number, logprobs?: TokenEntry[]}} piece @returns {Progress} */
+    add({ text, tokens, logprobs = [] }) {
       lastAt = clock();
-      firstAt ??= lastAt;
       numPieces += 1;
-      return { ...measured(), added };
+      numTokens = tokens ?? numPieces;
+      if (firstAt === null) [firstAt, numAtFirst] = [lastAt, numTokens];
+      return { ...measured(), added: text, entries: logprobs };
     },
     measured,
   };
@@ -154,16 +183,13 @@ function fail(meter, { code = "internal_error", message, param = null }) {
   return { outcome: "failed", code, message, param, ...meter.measured() };
 }
 
-/**
- * @param {Meter} meter
- * @param {{finish_reason: string, completion_tokens: number}} done
- * @returns {PromptResult}
- */
-function finish(meter, { finish_reason, completion_tokens }) {
+/** @param {Meter} meter @param {Usage} usage @returns {PromptResult} */
+function finish(meter, usage) {
   return {
     outcome: "done",
-    finishReason: finish_reason,
-    completionTokens: completion_tokens,
+    finishReason: usage.finish_reason,
+    completionTokens: usage.completion_tokens,
+    usage,
     ...meter.measured(),
   };
 }

@@ -11,6 +11,7 @@
  */
 import { acceptRefused, acceptStored, observeEngines, observeVersions } from "./answers.js";
 import { createRing } from "./ring.js";
+import { withEvents } from "./viewing.js";
 
 const CLOCK_RESET_SECONDS = 5;
 const LONGEST_LIST = 200;
@@ -56,6 +57,7 @@ function receiveHello(state, hello, at) {
     connection: { state: /** @type {const} */ ("live"), since: at, attempt: 0, retryAt: null, code: null },
     hello,
     ring: isSameShape ? state.ring : createRing(shape),
+    past: isSameShape ? state.past : null,
     paused: isSameShape ? state.paused : null,
     window: Math.min(state.window, hello.windows_seconds.length - 1),
   };
@@ -82,6 +84,7 @@ function receiveFrame(state, frame, at) {
   const next = {
     ...state,
     frame,
+    events: withEvents(state.events, frame.events ?? []),
     lastFrameAt: at,
     isStale: false,
     numMissed: state.numMissed + numMissedBefore(frame, state),

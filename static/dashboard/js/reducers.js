@@ -11,6 +11,7 @@ import { loseAnswer, observeVersions } from "./answers.js";
 import { discard, markSent, propose, rebase, restore, setReason, withdraw } from "./proposal.js";
 import { receive } from "./receiving.js";
 import { STALE_AFTER_MS } from "./state.js";
+import { reduceView } from "./viewing.js";
 
 /**
  * @param {State} state
@@ -29,11 +30,9 @@ export function reduce(state, action) {
       return pause(state, action.at);
     case "resume":
       return state.paused === null ? state : { ...state, paused: null };
-    case "choose_window":
-      return { ...state, window: action.index };
-    case "choose_span":
-      return { ...state, spanSeconds: action.seconds };
     default: {
+      const seen = reduceView(state, action);
+      if (seen !== null) return seen;
       const proposal = reduceProposal(state, action);
       return proposal === state.proposal ? state : { ...state, proposal };
     }
@@ -108,7 +107,7 @@ function tick(state, at) {
 
 /** @param {State} state @param {number} at @returns {State} */
 function pause(state, at) {
-  const { frame, ring, versions, storedVersion } = state;
+  const { frame, ring, versions, storedVersion, past } = state;
   if (state.paused !== null || ring === null) return state;
-  return { ...state, paused: { at, frame, ring: ring.copy(), versions, storedVersion } };
+  return { ...state, paused: { at, frame, ring: ring.copy(), versions, storedVersion, past } };
 }

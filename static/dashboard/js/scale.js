@@ -1,8 +1,8 @@
 /** Round axes: where they end and where they are marked. */
 
 const ROUND_STEPS = [1, 2, 2.5, 5, 10];
-const TIME_STEPS_SECONDS = [15, 30, 60, 120, 180];
-const LONGEST_TIME_STEP_SECONDS = 300;
+const TIME_STEPS_SECONDS = [1, 2, 5, 15, 30, 60, 120, 180, 300, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200];
+const LONGEST_TIME_STEP_SECONDS = 86_400;
 
 /**
  * The least round step (of a power of ten) of which `numSteps` reach `largest`.
@@ -49,6 +49,20 @@ export function durationAxis(largest, options = {}) {
   if (largest <= 120) return valueAxis(largest, options);
   const { top, ticks } = valueAxis(largest / 60);
   return { top: top * 60, ticks: ticks.map((tick) => tick * 60) };
+}
+
+/**
+ * The same for bytes: marked at round numbers of the largest binary unit that fits.
+ *
+ * @param {number} largest
+ * @param {{leastTop?: number}} [options]
+ * @returns {{top: number, ticks: number[]}}
+ */
+export function byteAxis(largest, { leastTop = 0 } = {}) {
+  const reach = Math.max(largest, leastTop, 1);
+  const unit = 1024 ** Math.floor(Math.log2(reach) / 10);
+  const { top, ticks } = valueAxis(reach / unit);
+  return { top: top * unit, ticks: ticks.map((tick) => tick * unit) };
 }
 
 /**

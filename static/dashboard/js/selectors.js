@@ -118,6 +118,37 @@ export function outcomes(state) {
   };
 }
 
+/** @typedef {{p95Seconds: number | null, objectiveSeconds: number | null}} Latency */
+
+/**
+ * What users feel now, over the window that is chosen, and what was promised to them.
+ *
+ * @param {State} state
+ * @returns {{ttft: Latency, itl: Latency, goodputPerSecond: number | null}}
+ */
+export function latency(state) {
+  const moment = shown(state);
+  const values = confirmedValues(moment)?.values ?? {};
+  const { ring } = moment;
+  /** @param {string} interval @param {unknown} milliseconds @returns {Latency} */
+  const of = (interval, milliseconds) => ({
+    p95Seconds: last(ring?.percentiles({ window: state.window, interval, percentile: 95 })),
+    objectiveSeconds: typeof milliseconds === "number" ? milliseconds / 1000 : null,
+  });
+  const hasGoodput = ring?.shape.fields.includes("goodput_per_second") ?? false;
+  return {
+    ttft: of("ttft_seconds", values.slo_ttft_ms),
+    itl: of("itl_seconds", values.slo_itl_ms),
+    goodputPerSecond: hasGoodput ? last(ring?.series("goodput_per_second")) : null,
+  };
+}
+
+/** The newest value, null where it is not known. @param {import("./ring.js").Series} [series] */
+function last(series) {
+  const value = series?.y[series.y.length - 1] ?? NaN;
+  return Number.isNaN(value) ? null : value;
+}
+
 /** @param {EngineSnapshot[]} engines @param {number} ratio @returns {Utilisation} */
 function utilisationOf(engines, ratio) {
   const kind = kindOf(engines, (engine) => typeof engine.accelerator_ratio === "number", "busy");

@@ -9,6 +9,11 @@
  * @typedef {import("./ring.js").Ring} Ring
  * @typedef {import("./proposal.js").Proposal} Proposal
  * @typedef {import("./proposal.js").Kept} Kept
+ * @typedef {import("./types.js").HistoryAnswer} HistoryAnswer
+ * @typedef {import("./types.js").PoolEvent} PoolEvent
+ * @typedef {import("./past.js").Past} Past
+ * @typedef {import("./past.js").Wanted} Wanted
+ * @typedef {import("./view.js").Stretch} Stretch
  */
 import { NO_PROPOSAL } from "./proposal.js";
 
@@ -40,15 +45,22 @@ export const STALE_AFTER_MS = 2500;
  * @property {number | null} storedVersion the newest that was heard of
  * @property {boolean} knowsAllVersions false while a version was heard of that `versions` lacks
  * @property {number} window index into `hello.windows_seconds`
- * @property {number} spanSeconds how much of the past the charts show
+ * @property {number} spanSeconds how much of the past the charts show while they follow the present
+ * @property {Stretch | null} stretch what they show instead
+ * @property {string[]} folded groups of charts
+ * @property {string[]} hidden charts
+ * @property {Past | null} past what was last read of a longer past than the ring's
+ * @property {number | null} pastFailedAt when reading it failed; null where it did not
+ * @property {VersionInfo[]} pastVersions what was told of with it
+ * @property {PoolEvent[]} events newest first
  * @property {Proposal} proposal
  */
 
-/** What the figures are read from. @typedef {Pick<State, "frame" | "ring" | "versions" | "storedVersion">} Moment */
+/** What the figures are read from. @typedef {Pick<State, "frame" | "ring" | "versions" | "storedVersion" | "past">} Moment */
 /** @typedef {{at: number} & Moment} Paused `ring` is a copy that nothing changes */
 
 /**
- * The first five are the link's, the others an operator's.
+ * The first five are the link's, those of the past its reader's, the others an operator's.
  *
  * @typedef {{type: "connection", state: "connecting" | "open" | "lost" | "signed_out" | "refused", at: number,
  *     attempt: number, retryAt: number | null, code: number | null}
@@ -60,6 +72,11 @@ export const STALE_AFTER_MS = 2500;
  *   | {type: "resume"}
  *   | {type: "choose_window", index: number}
  *   | {type: "choose_span", seconds: number}
+ *   | {type: "look_at", stretch: Stretch | null}
+ *   | {type: "fold", group: string, isFolded: boolean}
+ *   | {type: "hide", chart: string, isHidden: boolean}
+ *   | {type: "past_read", answer: HistoryAnswer, wanted: Wanted, at: number}
+ *   | {type: "past_failed", at: number}
  *   | {type: "edit", name: string, text: string}
  *   | {type: "withdraw", name: string}
  *   | {type: "edit_reason", text: string}
@@ -71,10 +88,11 @@ export const STALE_AFTER_MS = 2500;
 /**
  * The state of a page that knows nothing yet.
  *
- * @param {{now?: number, window?: number, spanSeconds?: number}} [chosen]
+ * @param {{now?: number} & Partial<import("./view.js").View>} [chosen]
  * @returns {State}
  */
-export function initialState({ now = Date.now(), window = 1, spanSeconds = 300 } = {}) {
+export function initialState({ now = Date.now(), ...chosen } = {}) {
+  const { window = 1, spanSeconds = 300, stretch = null, folded = [], hidden = [] } = chosen;
   return {
     connection: { state: "connecting", since: now, attempt: 0, retryAt: null, code: null },
     now,
@@ -90,6 +108,13 @@ export function initialState({ now = Date.now(), window = 1, spanSeconds = 300 }
     knowsAllVersions: true,
     window,
     spanSeconds,
+    stretch,
+    folded,
+    hidden,
+    past: null,
+    pastFailedAt: null,
+    pastVersions: [],
+    events: [],
     proposal: NO_PROPOSAL,
   };
 }

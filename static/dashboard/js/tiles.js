@@ -12,13 +12,14 @@
  * @property {string} [hint] for whoever points at the tile
  * @property {number | null} [ratio] fills the tile's meter
  * @property {number} [second] fills more of it, in another colour
+ * @property {boolean} [isMissed] the objective is
  */
-import { create, find, setText } from "./dom.js";
-import { bytes, compact, count, percent, rate } from "./format.js";
-import { outcomes, totals } from "./selectors.js";
+import { create, find, setData, setText } from "./dom.js";
+import { bytes, compact, count, percent, rate, seconds } from "./format.js";
+import { latency, outcomes, totals } from "./selectors.js";
 
 export const UTILISATION_TITLES = { accelerator: "GPU busy", busy: "Engine busy", mixed: "GPU or engine busy" };
-const MEMORY_TITLES = { accelerator: "GPU memory", rss: "Memory (RSS)", mixed: "GPU memory or RSS" };
+export const MEMORY_TITLES = { accelerator: "GPU memory", rss: "Memory (RSS)", mixed: "GPU memory or RSS" };
 
 /**
  * @param {HTMLElement} root
@@ -37,7 +38,7 @@ export function createTiles(root) {
 /** @param {HTMLElement} tile */
 function createTile(tile) {
   const name = tile.dataset.tile ?? "";
-  const title = find(tile, "dt");
+  const title = find(tile, ".tile-title");
   const value = find(tile, ".tile-value");
   const unit = find(tile, ".tile-figure small");
   const note = find(tile, ".tile-note");
@@ -53,6 +54,7 @@ function createTile(tile) {
       setText(value, reading.value);
       setText(unit, reading.unit ?? "");
       setText(note, reading.note);
+      setData(tile, "missed", String(reading.isMissed ?? false));
       if (tile.title !== (reading.hint ?? "")) tile.title = reading.hint ?? "";
       scaleTo(bar, reading.ratio ?? 0);
       scaleTo(second, (reading.ratio ?? 0) + (reading.second ?? 0));
@@ -68,7 +70,7 @@ function scaleTo(bar, ratio) {
 /** @param {State} state @returns {Record<string, Reading>} */
 function read(state) {
   const now = totals(state);
-  return { ...(now === null ? nothing() : load(now)), outcomes: ends(state) };
+  return { ...(now === null ? nothing() : load(now)), ...felt(state), outcomes: ends(state) };
 }
 
 /** @returns {Record<string, Reading>} */
@@ -105,6 +107,23 @@ function load(now) {
     },
     memory: { title: MEMORY_TITLES[memory.kind ?? "rss"], value: bytes(memory.bytes), note: engines },
   };
+}
+
+/** What users feel of it, against the objectives. @param {State} state @returns {Record<string, Reading>} */
+function felt(state) {
+  const { ttft, itl, goodputPerSecond } = latency(state);
+  return {
+    ttft: against(ttft),
+    itl: against(itl),
+    goodput: { value: rate(goodputPerSecond), note: "requests/s within SLO" },
+  };
+}
+
+/** @param {import("./selectors.js").Latency} latency @returns {Reading} */
+function against({ p95Seconds, objectiveSeconds }) {
+  const isMissed = p95Seconds !== null && objectiveSeconds !== null && p95Seconds > objectiveSeconds;
+  const objective = objectiveSeconds === null ? "" : `SLO ${seconds(objectiveSeconds)}`;
+  return { value: seconds(p95Seconds), note: isMissed ? `over the ${objective}` : objective, isMissed };
 }
 
 /** @param {State} state @returns {Reading} */

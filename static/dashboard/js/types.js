@@ -42,7 +42,8 @@
  * @property {string} name
  * @property {string} pool
  * @property {string} model
- * @property {"ready" | "draining"} state
+ * @property {"ready" | "draining" | "drained"} state
+ * @property {boolean} leaves it drains, and ends then
  * @property {string} device
  * @property {string} dtype
  * @property {string} backend
@@ -101,6 +102,35 @@
  * @property {number | null} announced_version
  * @property {Record<string, number>} outcomes
  * @property {EngineSnapshot[]} engines
+ * @property {Record<string, number>} [waiting_by_priority] sequences by priority, of the commonest; the rest is `other`
+ * @property {Record<string, number>} [refusals] of the last minute, by code; `rejected:…` before any pool
+ * @property {{ttft_ms: number, itl_ms: number} | null} [slo] of the announced tunables
+ * @property {PoolEvent[]} [events] of the last minute, newest first; the same one may be in many frames
+ */
+
+/**
+ * Something that happened and is marked in the charts, but for changes of tunables.
+ *
+ * @typedef {object} PoolEvent
+ * @property {string} event_id
+ * @property {number} at unix seconds
+ * @property {string} kind
+ * @property {string} subject the engine or rule that it is about
+ * @property {string} text
+ */
+
+/**
+ * What `history.json` answers. A stretch with nothing kept has no row. `unix_seconds` is a stretch's middle, gauges are
+ * means, and `percentiles` has one window: the stretch itself.
+ *
+ * @typedef {object} HistoryAnswer
+ * @property {number} seconds how long a stretch is
+ * @property {string[]} fields in a row's order
+ * @property {PointRow[]} points oldest first
+ * @property {Record<string, number>[]} refusals beside each row: a minute, by code
+ * @property {number[]} [covered] beside each row: of how many seconds it tells; an older server tells none
+ * @property {VersionInfo[]} versions of the time asked for and the one before, newest first
+ * @property {PoolEvent[]} events newest first
  */
 
 /** @typedef {{type: "versions", id: number, versions: VersionInfo[]}} Versions newest first */
@@ -118,10 +148,19 @@
 
 /** @typedef {Hello | History | Frame | Versions | Stored | Refused} ServerMessage */
 
+/** What a change may be stored with. @typedef {{guardrail?: Guardrail, canary?: true}} Terms */
+/**
+ * @typedef {object} Guardrail
+ * @property {string} metric
+ * @property {number} bound
+ * @property {number} window_seconds
+ * @property {number} watch_seconds
+ */
+
 /**
  * @typedef {{type: "watch", since: number | null}
  *   | {type: "ack", sequence: number}
- *   | {type: "change", id: number, changes: TunableValues, based_on: number, reason: string}
+ *   | {type: "change", id: number, changes: TunableValues, based_on: number, reason: string} & Terms
  *   | {type: "roll_back", id: number, version: number, based_on: number, reason: string}
  *   | {type: "list_versions", id: number}} ClientMessage
  */

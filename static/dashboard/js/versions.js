@@ -18,7 +18,7 @@
  */
 import { create, setText, show } from "./dom.js";
 import { focusFirst, isFocusLost } from "./focus.js";
-import { age, diff, moment, plain } from "./format.js";
+import { age, moment, plain } from "./format.js";
 import { confirmedValues, enginesApplied } from "./selectors.js";
 
 const NUM_SHOWN = 8;
@@ -198,18 +198,6 @@ export function createAccount(version, specs) {
       setText(time, `${moment(created_at, now)}, ${age((now - Date.parse(created_at)) / 1000)}`);
     },
   };
-}
-
-/**
- * A change in one line of text.
- *
- * @param {{name: string, from: TunableValue, to: TunableValue}} change
- * @param {TunableSpec[]} specs
- * @returns {string}
- */
-export function lineOf({ name, from, to }, specs) {
-  const spec = specs.find((candidate) => candidate.name === name);
-  return spec ? diff(spec, from, to) : `${name} ${plain(from)} → ${plain(to)}`;
 }
 
 /**

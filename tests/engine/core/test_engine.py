@@ -92,6 +92,10 @@ def test_counts_tell_the_state_between_steps() -> None:
     assert (counts.kv_blocks_total, counts.kv_blocks_used, counts.kv_blocks_free) == (32, 4, 28)
     assert (counts.kv_blocks_cached, counts.block_size, counts.state) == (0, 4, "ready")
     assert (counts.steps_total, counts.prompt_tokens_total, counts.generated_tokens_total) == (1, 10, 2)
+    world.step()
+    counts = world.counts()
+    assert (counts.prefill_tokens_total, counts.decode_tokens_total) == (10, 2)
+    assert counts.step_seconds_total == pytest.approx(sum(step.total_seconds for step in world.engine.records_since(0)))
 
 
 def test_the_context_limit_it_tells_is_the_one_it_keeps() -> None:
@@ -131,8 +135,12 @@ def _record(step: int, started_at: float, seconds: float) -> StepRecord:
         num_running=1,
         num_waiting=0,
         kv_blocks_used=1,
+        tunables_version=1,
+        mode="continuous",
+        max_batch_tokens=512,
         members=(),
         ended=(),
+        waiting=(),
         failed=False,
     )
 

@@ -229,6 +229,21 @@ def test_draining_refuses_the_new_returns_the_unstarted_and_finishes_the_rest() 
     world.check_ended()
 
 
+def test_a_drained_engine_takes_work_again_when_it_resumes(world: World) -> None:
+    world.submit(submit("a", ignore_eos=True))
+    world.step()
+    world.engine.drain()
+    assert world.counts().state == "draining"
+    world.run()
+    assert world.counts().state == "drained"
+    world.engine.resume()
+    assert world.counts().state == "ready"
+    world.submit(submit("b"))
+    world.run()
+    assert world.reason("b") not in {"draining", "returned"}
+    world.check_ended()
+
+
 def test_acceptance_is_said_before_anything_else(world: World) -> None:
     world.submit(submit("a"))
     assert isinstance(world.step()[0], Accepted)

@@ -9,7 +9,7 @@ import pytest
 from serving.engine.order import FairOrder, Order, RankOrder
 from serving.engine.sequence import Sequence, SequenceStatus
 from serving.engine.waiting import WaitingQueue
-from tests.engine.core.harness import submit
+from tests.engine.core.harness import World, submit
 
 
 class Line:
@@ -152,3 +152,29 @@ def test_place_in_the_queue_is_how_many_are_served_before(order: Order) -> None:
     places = list(line.queue.in_order())
     assert [line.queue.num_ahead_of(sequence) for sequence in places] == list(range(12))
     assert [sequence.key.request_id for sequence in places] == line.served()
+
+
+def test_who_waits_is_counted_by_lane_and_priority() -> None:
+    world = World(num_blocks=4096, max_model_len=4000, tunables={"long_prompt_tokens": 100, "max_running": 1})
+    world.submit(submit("runs", max_tokens=3, ignore_eos=True))
+    world.submit(*[submit(f"long{i}", prompt=300, priority=5) for i in range(3)], submit("short", priority=-2))
+    world.step()
+    counts = world.counts()
+    assert (counts.num_waiting, counts.num_waiting_long) == (4, 3)
+    assert counts.waiting_by_priority == {"5": 3, "-2": 1}
+    world.retune(long_prompt_tokens=1000)
+    assert world.counts().num_waiting_long == 0
+    world.abort("long0")
+    assert world.counts().waiting_by_priority == {"5": 2, "-2": 1}
+    world.run()
+    assert (world.counts().num_waiting_long, world.counts().waiting_by_priority) == (0, {})
+
+
+def test_rare_priorities_are_counted_together() -> None:
+    world = World(tunables={"max_running": 1})
+    world.submit(submit("runs", max_tokens=3, ignore_eos=True))
+    world.submit(*[submit(f"p{level}-{i}", priority=level) for level in range(12) for i in range(level + 1)])
+    world.step()
+    counts = world.counts().waiting_by_priority
+    assert counts == {str(level): level + 1 for level in range(4, 12)} | {"other": 1 + 2 + 3 + 4}
+    assert sum(counts.values()) == world.counts().num_waiting

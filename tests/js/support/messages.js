@@ -13,10 +13,22 @@ export const POINT_FIELDS = [
   "memory_bytes",
   "tunables_version",
   "percentiles",
+  "num_waiting_long",
+  "prefill_tokens_per_step",
+  "decode_tokens_per_step",
+  "step_ms",
+  "preemptions_per_second",
+  "prefix_hit_ratio",
+  "finished_per_second",
+  "refused_per_second",
+  "failed_per_second",
+  "aborted_per_second",
+  "goodput_per_second",
+  "kv_free_ratio",
 ];
 export const WINDOWS = [10, 60, 300, 900];
 export const INTERVALS = ["queue_time_seconds", "ttft_seconds", "itl_seconds", "e2e_seconds"];
-export const PERCENTILES = [50, 95, 99];
+export const PERCENTILES = [50, 90, 95, 99];
 export const SHAPE = { fields: POINT_FIELDS, numWindows: 4, intervals: INTERVALS, percentiles: PERCENTILES };
 
 export const SPECS = [
@@ -52,6 +64,18 @@ export function point(unixSeconds, values = {}) {
     memory_bytes: 0,
     tunables_version: 1,
     percentiles: percentiles(),
+    num_waiting_long: 0,
+    prefill_tokens_per_step: 0,
+    decode_tokens_per_step: 0,
+    step_ms: null,
+    preemptions_per_second: 0,
+    prefix_hit_ratio: null,
+    finished_per_second: 0,
+    refused_per_second: 0,
+    failed_per_second: 0,
+    aborted_per_second: 0,
+    goodput_per_second: 0,
+    kv_free_ratio: 1,
   };
   const all = { ...defaults, ...values, unix_seconds: unixSeconds };
   return POINT_FIELDS.map((field) => all[field]);
@@ -62,6 +86,7 @@ export function engine(values = {}) {
     engine_id: "e1",
     name: "engine-1",
     state: "ready",
+    leaves: false,
     tunables_version: 1,
     kv_blocks_total: 100,
     kv_blocks_used: 10,

@@ -1,0 +1,1 @@
+"""The audit: every act of every user and key, written once and never changed."""

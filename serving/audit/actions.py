@@ -1,0 +1,39 @@
+"""What is written down: one word an act. The console offers them as a filter in this order."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+Action = Literal[
+    "signed in",
+    "signed out",
+    "sign-in failed",
+    "user made",
+    "tenant made",
+    "tenant changed",
+    "key made",
+    "key revoked",
+    "quotas changed",
+    "pool made",
+    "tunables changed",
+    "tunables rolled back",
+    "guardrail rolled back",
+    "canary begun",
+    "canary taken to all",
+    "canary taken back",
+    "engine drained",
+    "engine resumed",
+    "engine restarted",
+    "request aborted",
+    "prompt sent",
+    "sample traffic sent",
+    "sample traffic stopped",
+    "alert rule made",
+    "alert rule changed",
+    "alert rule deleted",
+]
+
+SubjectKind = Literal["user", "tenant", "key", "pool", "engine", "process", "request", "alert rule"]
+
+ACTIONS: tuple[str, ...] = get_args(Action)
+SUBJECT_KINDS: tuple[str, ...] = get_args(SubjectKind)

@@ -1,0 +1,56 @@
+"""The database of the monitor's watch over guardrails and canaries, on a thread of its own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
+
+from channels.db import database_sync_to_async
+from redis import Redis
+
+from serving.contracts.ids import EngineId, PoolName
+from serving.tuning import canaries, guardrails
+from serving.tuning.selectors import pool_names
+from serving.tuning.watching import Standing
+
+
+class DatabaseBook:
+    """Asks the database on one thread, so that nothing else waits for an answer that does not come. `redis` is a
+    blocking client."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="guardrails")
+
+    async def read(self) -> Standing:
+        """What is watched and tried."""
+        return cast(Standing, await self._call(read_standing))
+
+    async def note_missed_since(self, guardrail_id: int, since: float | None) -> None:
+        """See `guardrails.note_missed_since`."""
+        await self._call(guardrails.note_missed_since, guardrail_id, since)
+
+    async def let_pass(self, guardrail_id: int) -> bool:
+        """See `guardrails.let_pass`."""
+        return bool(await self._call(guardrails.let_pass, guardrail_id))
+
+    async def take_back(self, guardrail_id: int, value: float) -> object:
+        """See `guardrails.take_back`."""
+        return await self._call(functools.partial(guardrails.take_back, value=value, redis=self._redis), guardrail_id)
+
+    async def move(self, pool: PoolName, old: EngineId, new: EngineId) -> bool:
+        """See `canaries.move`."""
+        return bool(await self._call(functools.partial(canaries.move, old=old, new=new), pool))
+
+    async def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        on_thread = database_sync_to_async(function, thread_sensitive=False, executor=self._executor)
+        return await on_thread(*arguments)
+
+
+def read_standing() -> Standing:
+    """What is watched and tried, as the database tells at this moment. Blocking."""
+    found = {name: canaries.trial_of(name) for name in pool_names()}
+    trials = {name: trial for name, trial in found.items() if trial is not None}
+    return Standing(tuple(guardrails.watched()), trials)
