@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Coroutine, Mapping
-from functools import wraps
+from collections.abc import Mapping
 from typing import Any
 
 from django.conf import settings
 from django.contrib import messages
-from django.contrib.auth.decorators import login_required
-from django.core.exceptions import PermissionDenied
-from django.http import Http404, HttpRequest, JsonResponse
+from django.http import HttpRequest, JsonResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
@@ -28,10 +25,10 @@ from dashboard.alert_presenters import (
     present_raised,
     present_rules,
 )
-from dashboard.permissions import may_steer, may_watch
+from dashboard.pages import for_steerers, for_watchers, render_page, whole_number
+from dashboard.permissions import may_steer
 from dashboard.services import services_of
 from dashboard.signing import acting
-from dashboard.tenant_pages import render_page, whole_number
 from dashboard.threads import in_thread
 from serving.contracts.actors import Author
 from serving.contracts.errors import DomainError, InvalidValue, StaleVersion
@@ -40,31 +37,9 @@ from serving.telemetry.alert_log import newest_alerts
 from serving.telemetry.alerts import RaisedAlert, raised_alerts
 from serving.tuning.selectors import pool_names
 
-View = Callable[..., Coroutine[Any, Any, HttpResponseBase]]
-
-
-def _guarded(may: Callable[[Any], bool]) -> Callable[[View], View]:
-    def decorate(view: View) -> View:
-        @login_required
-        @wraps(view)
-        async def checked(request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
-            if not await in_thread(may, await request.auser()):
-                raise PermissionDenied
-            try:
-                return await view(request, **kwargs)
-            except alert_rules.RuleNotFound as error:
-                raise Http404(error.message) from None
-
-        return checked
-
-    return decorate
-
-
-_for_watchers, _for_operators = _guarded(may_watch), _guarded(may_steer)
-
 
 @require_safe
-@_for_watchers
+@for_watchers
 async def alerts(request: HttpRequest) -> HttpResponseBase:
     """What is the matter now, every rule, and the alerts of the past."""
     page = await in_thread(_read_page, await request.auser(), await _raised(request))
@@ -72,7 +47,7 @@ async def alerts(request: HttpRequest) -> HttpResponseBase:
 
 
 @require_safe
-@_for_watchers
+@for_watchers
 async def banner(request: HttpRequest) -> HttpResponseBase:
     """What every page says of alerts that go on, in JSON: `{"alerts": [{name, pool, text}, …]}`, the oldest first;
     `{"alerts": null}` where Redis could not be asked, so that what was told last is not taken back."""
@@ -82,7 +57,7 @@ async def banner(request: HttpRequest) -> HttpResponseBase:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@_for_operators
+@for_steerers
 async def new(request: HttpRequest) -> HttpResponseBase:
     """The form that makes a rule."""
     if request.method != "POST":
@@ -97,7 +72,7 @@ async def new(request: HttpRequest) -> HttpResponseBase:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@_for_operators
+@for_steerers
 async def edit(request: HttpRequest, rule_id: int) -> HttpResponseBase:
     """The form that changes a rule; where another was faster, what was typed stays and nothing is changed."""
     rule = await in_thread(alert_rules.find_rule, rule_id)
@@ -125,7 +100,7 @@ async def edit(request: HttpRequest, rule_id: int) -> HttpResponseBase:
 
 
 @require_POST
-@_for_operators
+@for_steerers
 async def delete(request: HttpRequest, rule_id: int) -> HttpResponseBase:
     """Delete a rule. Its alerts stay on record."""
     rule = await in_thread(alert_rules.delete_rule, rule_id, author=await _author_of(request))

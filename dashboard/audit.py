@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import AsyncIterator, Callable, Coroutine
-from functools import wraps
+from collections.abc import AsyncIterator
 from typing import Any
 
-from django.contrib.auth.decorators import login_required
-from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import reverse
@@ -19,8 +16,8 @@ from django.views.decorators.http import require_safe
 from dashboard.audit_filter import CHOICES, Asked, place_in_words, read
 from dashboard.audit_presenters import CSV_HEADER, EventRow, csv_row_of, present_events
 from dashboard.csv_export import csv_pieces
+from dashboard.pages import only, render_page
 from dashboard.permissions import may_audit
-from dashboard.tenant_pages import render_page
 from dashboard.threads import in_thread
 from serving.audit import selectors
 from serving.audit.selectors import Filter, Place
@@ -30,20 +27,9 @@ PAGE_SIZE = 50
 MAX_CSV_ROWS = 100_000
 _CSV_ROWS_AT_ONCE = 1_000
 _WINDOWS = (("1 h", 1), ("24 h", 24), ("7 d", 168), ("30 d", 720))
-View = Callable[[HttpRequest], Coroutine[Any, Any, HttpResponseBase]]
 
 
-def _for_auditors(view: View) -> View:
-    """Only for those who may read the audit; who is not signed in is sent to sign in."""
-
-    @login_required
-    @wraps(view)
-    async def checked(request: HttpRequest) -> HttpResponseBase:
-        if not await in_thread(may_audit, await request.auser()):
-            raise PermissionDenied
-        return await view(request)
-
-    return checked
+_for_auditors = only(may_audit)
 
 
 @require_safe

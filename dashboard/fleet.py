@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 from redis.exceptions import RedisError
 
-from dashboard.fleet_pages import for_watchers, is_part, read_all, silent
+from dashboard.fleet_pages import is_part, read_all, silent
 from dashboard.fleet_presenters import (
     LEVELS,
     LevelChoice,
@@ -26,9 +26,9 @@ from dashboard.fleet_presenters import (
     present_process,
     present_processes,
 )
+from dashboard.pages import for_watchers, render_page
 from dashboard.permissions import may_steer
 from dashboard.services import services_of
-from dashboard.tenant_pages import render_page
 from dashboard.threads import in_thread
 from serving.contracts.errors import Unavailable
 from serving.telemetry.processes import read_process

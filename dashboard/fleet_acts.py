@@ -12,11 +12,11 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods
 from redis.exceptions import RedisError
 
-from dashboard.fleet_pages import for_steerers, read_all, silent
+from dashboard.fleet_pages import read_all, silent
 from dashboard.fleet_presenters import is_last_taker, possible_acts
+from dashboard.pages import for_steerers, render_page
 from dashboard.services import services_of
 from dashboard.signing import acting
-from dashboard.tenant_pages import render_page
 from dashboard.threads import in_thread
 from serving.contracts.errors import EngineNotFound, InvalidValue, NothingChanges, Unavailable
 from serving.contracts.ids import EngineId

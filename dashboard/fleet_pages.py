@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from functools import wraps
-from typing import Any
 
-from django.contrib.auth.decorators import login_required
-from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
-from django.http.response import HttpResponseBase
 from redis.exceptions import RedisError
 
-from dashboard.permissions import User, may_steer, may_watch
 from dashboard.services import services_of
-from dashboard.tenant_pages import View
 from dashboard.threads import in_thread
 from serving.contracts.errors import Unavailable
 from serving.contracts.ids import PoolName
@@ -23,16 +15,6 @@ from serving.telemetry.fleet import Fleet, read_fleet
 from serving.tuning.selectors import pools
 
 logger = logging.getLogger(__name__)
-
-
-def for_watchers(view: View) -> View:
-    """Only for those who may watch; who is not signed in is sent to sign in."""
-    return _guarded(view, may_watch)
-
-
-def for_steerers(view: View) -> View:
-    """Only for those who may steer."""
-    return _guarded(view, may_steer)
 
 
 def is_part(request: HttpRequest) -> bool:
@@ -58,14 +40,3 @@ def silent(error: Exception) -> Unavailable:
 
 def _read_models() -> dict[PoolName, str]:
     return {PoolName(pool.name): pool.model for pool in pools()}
-
-
-def _guarded(view: View, rule: Callable[[User], bool]) -> View:
-    @login_required
-    @wraps(view)
-    async def checked(request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
-        if not await in_thread(rule, await request.auser()):
-            raise PermissionDenied
-        return await view(request, **kwargs)
-
-    return checked

@@ -15,10 +15,10 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.views.decorators.http import require_POST, require_safe
 
+from dashboard.pages import render_page
 from dashboard.permissions import may_prompt, may_watch
 from dashboard.prompting import answer_in_lines, check_user, describe, line_of, note_prompt, read_object, refuse
 from dashboard.services import Answer, Candidate, TextDelta, TokenCounts, TokenEntry, scope_of, services_of
-from dashboard.tenant_pages import render_page
 from dashboard.threads import in_thread
 from serving.tuning import selectors
 

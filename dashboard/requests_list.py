@@ -14,6 +14,7 @@ from django.views.decorators.http import require_safe
 from redis import Redis
 
 from dashboard.csv_export import csv_pieces
+from dashboard.pages import render_page
 from dashboard.permissions import may_abort
 from dashboard.requests_filter import Asked, read_asked
 from dashboard.requests_pages import for_log_readers, list_url
@@ -31,7 +32,6 @@ from dashboard.requests_presenters import (
 )
 from dashboard.requests_running import RunningSection, read_section
 from dashboard.services import services_of
-from dashboard.tenant_pages import render_page
 from dashboard.threads import in_thread
 from serving.contracts.errors import InvalidValue
 from serving.telemetry import request_selectors as selectors

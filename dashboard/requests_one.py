@@ -17,6 +17,7 @@ from django.views.decorators.http import require_safe
 from redis import Redis
 from redis.exceptions import RedisError
 
+from dashboard.pages import render_page
 from dashboard.permissions import may_abort, may_audit, may_view_tenants, may_view_texts
 from dashboard.requests_filter import Asked, read_asked
 from dashboard.requests_pages import for_log_readers, list_url
@@ -31,7 +32,6 @@ from dashboard.requests_presenters import (
 from dashboard.requests_waterfall import Waterfall, present_waterfall
 from dashboard.requests_words import endpoint_in_words, key_in_words, seconds_in_words
 from dashboard.services import services_of
-from dashboard.tenant_pages import render_page
 from dashboard.threads import in_thread
 from serving.audit import selectors as audit
 from serving.telemetry import request_selectors as selectors

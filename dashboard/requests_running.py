@@ -14,6 +14,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from redis import Redis
 from redis.exceptions import RedisError
 
+from dashboard.pages import render_page
 from dashboard.permissions import may_abort as may_end_requests
 from dashboard.requests_pages import for_aborters, for_log_readers
 from dashboard.requests_presenters import RunningRow, present_running
@@ -21,7 +22,6 @@ from dashboard.requests_words import running_in_words
 from dashboard.services import services_of
 from dashboard.signing import acting
 from dashboard.tenant_forms import reason_errors
-from dashboard.tenant_pages import render_page
 from dashboard.threads import in_thread
 from serving.audit.services import record
 from serving.contracts.actors import Author

@@ -6,8 +6,6 @@ import dataclasses
 from typing import Any, Literal
 
 from django.contrib import messages
-from django.contrib.auth.decorators import login_required
-from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, JsonResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect
@@ -15,10 +13,10 @@ from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST, require_safe
 
-from dashboard.permissions import may_prompt, may_watch
+from dashboard.pages import for_watchers, only, render_page
+from dashboard.permissions import may_prompt
 from dashboard.services import PlayingTraffic, services_of
 from dashboard.signing import acting
-from dashboard.tenant_pages import render_page
 from dashboard.threads import in_thread
 from serving.audit.services import record
 from serving.contracts.errors import PoolNotFound, Unavailable
@@ -30,12 +28,10 @@ _A_YEAR_SECONDS = 365 * 24 * 3600
 
 
 @require_POST
-@login_required
+@only(may_prompt)
 async def sample_traffic(request: HttpRequest, pool: str) -> HttpResponseBase:
     """Send sample traffic to a pool for half a minute, or with `action=stop` end it, and go back to `next`."""
     user = await request.auser()
-    if not await in_thread(may_prompt, user):
-        raise PermissionDenied
     name = await _find_pool(pool)
     back = _way_back(request, reverse("dashboard:pool", kwargs={"pool": name}))
     try:
@@ -49,11 +45,9 @@ async def sample_traffic(request: HttpRequest, pool: str) -> HttpResponseBase:
 
 
 @require_safe
-@login_required
+@for_watchers
 async def sample_state(request: HttpRequest, pool: str) -> HttpResponseBase:
     """Whether sample traffic is sent to a pool: `{"author", "seconds_left"}`, or `{}`."""
-    if not await in_thread(may_watch, await request.auser()):
-        raise PermissionDenied
     try:
         playing = await services_of(request).sample_traffic.state(await _find_pool(pool))
     except Unavailable:
@@ -62,20 +56,16 @@ async def sample_state(request: HttpRequest, pool: str) -> HttpResponseBase:
 
 
 @require_safe
-@login_required
+@for_watchers
 async def first_steps(request: HttpRequest) -> HttpResponseBase:
     """What to do first, for whoever hid it on the Live page."""
-    if not await in_thread(may_watch, await request.auser()):
-        raise PermissionDenied
     return await render_page(request, "dashboard/first_steps.html", await in_thread(_read_page))
 
 
 @require_POST
-@login_required
+@for_watchers
 async def hide_first_steps(request: HttpRequest) -> HttpResponseBase:
     """Show the card of first steps no more in this browser, or with `action=show` again."""
-    if not await in_thread(may_watch, await request.auser()):
-        raise PermissionDenied
     response = redirect(_way_back(request, reverse("dashboard:live")))
     if request.POST.get("action") == "show":
         response.delete_cookie(HIDDEN_COOKIE, path="/console/")

@@ -13,12 +13,11 @@ from django.urls import reverse
 from django.views.decorators.http import require_safe
 from redis.exceptions import RedisError
 
+from dashboard.pages import PoolHeading, for_watchers, render_page
 from dashboard.permissions import may_view_requests
 from dashboard.routing import steps_path
 from dashboard.services import services_of
-from dashboard.tenant_pages import render_page
 from dashboard.threads import in_thread
-from dashboard.views import PoolHeading, for_watchers
 from serving.contracts.errors import PoolNotFound
 from serving.contracts.ids import PoolName
 from serving.contracts.messages import EngineSnapshot

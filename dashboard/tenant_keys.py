@@ -18,18 +18,10 @@ from django.views.decorators.http import require_http_methods
 
 from dashboard import tenant_forms as forms
 from dashboard import tenant_quotas
+from dashboard.pages import render_page, whole_number
 from dashboard.permissions import may_administer
 from dashboard.tenant_key_presenters import KeyRow, ScopeChoice, present_keys, present_scopes
-from dashboard.tenant_pages import (
-    Actor,
-    TenantHeading,
-    actor_of,
-    for_administrators,
-    for_readers,
-    heading_of,
-    render_page,
-    whole_number,
-)
+from dashboard.tenant_pages import Actor, TenantHeading, actor_of, for_administrators, for_readers, heading_of
 from dashboard.tenant_presenters import QuotaField, present_empty_fields
 from dashboard.threads import in_thread
 from serving.admission import selectors, services

@@ -14,9 +14,10 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 from redis import Redis
 
+from dashboard.pages import render_page, whole_number
 from dashboard.permissions import may_administer
 from dashboard.services import services_of
-from dashboard.tenant_pages import for_readers, render_page, whole_number
+from dashboard.tenant_pages import for_readers
 from dashboard.tenant_presenters import compact, count, pools_in_words, present_bar
 from dashboard.tenant_reading import read_uses, today
 from dashboard.tenant_usage_presenters import (

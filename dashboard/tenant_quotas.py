@@ -15,17 +15,9 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
 from dashboard import tenant_forms as forms
+from dashboard.pages import render_page, whole_number
 from dashboard.permissions import may_administer
-from dashboard.tenant_pages import (
-    Actor,
-    TenantHeading,
-    actor_of,
-    for_administrators,
-    for_readers,
-    heading_of,
-    render_page,
-    whole_number,
-)
+from dashboard.tenant_pages import Actor, TenantHeading, actor_of, for_administrators, for_readers, heading_of
 from dashboard.tenant_presenters import QuotaField, QuotaVersionRow, present_fields, present_versions
 from dashboard.tenant_reading import read_bars
 from dashboard.threads import in_thread

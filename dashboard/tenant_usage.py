@@ -11,7 +11,8 @@ from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from dashboard.csv_export import csv_pieces
-from dashboard.tenant_pages import TenantHeading, for_readers, heading_of, render_page, whole_number
+from dashboard.pages import render_page, whole_number
+from dashboard.tenant_pages import TenantHeading, for_readers, heading_of
 from dashboard.tenant_reading import today
 from dashboard.tenant_usage_presenters import (
     DAYS,

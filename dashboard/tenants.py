@@ -13,16 +13,9 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods, require_safe
 
 from dashboard import tenant_forms as forms
+from dashboard.pages import render_page
 from dashboard.permissions import may_administer, may_audit
-from dashboard.tenant_pages import (
-    Actor,
-    TenantHeading,
-    actor_of,
-    for_administrators,
-    for_readers,
-    heading_of,
-    render_page,
-)
+from dashboard.tenant_pages import Actor, TenantHeading, actor_of, for_administrators, for_readers, heading_of
 from dashboard.tenant_presenters import (
     AuditRow,
     PoolChoice,

@@ -15,12 +15,12 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods, require_safe
 from redis import Redis
 
+from dashboard.pages import PoolHeading, for_watchers, render_page
 from dashboard.permissions import may_steer
 from dashboard.presenters import LeverGroup, present_levers
 from dashboard.routing import live_path
 from dashboard.services import services_of
 from dashboard.signing import acting
-from dashboard.tenant_pages import render_page
 from dashboard.threads import in_thread
 from dashboard.tuning_presenters import HistoryRow, PresetCard, present_presets
 from dashboard.tuning_reading import (
@@ -32,7 +32,6 @@ from dashboard.tuning_reading import (
     read_history,
 )
 from dashboard.tuning_terms import TermsForm
-from dashboard.views import PoolHeading, for_watchers
 from serving.contracts.errors import DomainError, InvalidValue, PoolNotFound, StaleVersion
 from serving.contracts.tunables import TunableSpec, describe
 from serving.tuning import canaries, selectors

@@ -13,15 +13,14 @@ from django.shortcuts import redirect
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
+from dashboard.pages import PoolHeading, for_watchers, render_page, whole_number
 from dashboard.permissions import may_steer
 from dashboard.presenters import VersionRow, present_versions
 from dashboard.services import services_of
 from dashboard.signing import acting
-from dashboard.tenant_pages import render_page, whole_number
 from dashboard.threads import in_thread
 from dashboard.tuning_presenters import HistoryRow
 from dashboard.tuning_reading import read_history, read_version
-from dashboard.views import PoolHeading, for_watchers
 from serving.contracts.errors import DomainError, InvalidValue, PoolNotFound, StaleVersion
 from serving.tuning import selectors, services
 

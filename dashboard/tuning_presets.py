@@ -14,17 +14,16 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods
 from redis import Redis
 
+from dashboard.pages import PoolHeading, for_watchers, render_page, whole_number
 from dashboard.permissions import may_steer
 from dashboard.presenters import VersionRow
 from dashboard.services import services_of
 from dashboard.signing import acting
-from dashboard.tenant_pages import render_page, whole_number
 from dashboard.threads import in_thread
 from dashboard.tuning_history import read_newer
 from dashboard.tuning_presenters import PresetCard, present_presets
 from dashboard.tuning_reading import envelope_among, num_taking_work, read_engines
 from dashboard.tuning_terms import TermsForm, read_terms
-from dashboard.views import PoolHeading, for_watchers
 from serving.contracts.actors import Author
 from serving.contracts.errors import DomainError, InvalidValue, PoolNotFound, StaleVersion
 from serving.contracts.presets import PRESETS, preset_changes

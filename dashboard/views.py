@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Coroutine, Mapping
-from functools import wraps
 from typing import Any
 
-from django.contrib.auth.decorators import login_required
-from django.core.exceptions import PermissionDenied
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.http.response import HttpResponseBase
-from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
-from dashboard.permissions import may_prompt, may_steer, may_watch
+from dashboard.pages import PoolHeading, for_watchers, render_page
+from dashboard.permissions import may_prompt, may_steer
 from dashboard.presenters import present_levers, present_windows
 from dashboard.routing import live_path
 from dashboard.threads import in_thread
@@ -23,38 +19,12 @@ from serving.contracts.tunables import describe
 from serving.telemetry.frames import WINDOWS_SECONDS
 from serving.tuning import selectors
 
-View = Callable[..., Coroutine[Any, Any, HttpResponseBase]]
-
-
-def for_watchers(view: View) -> View:
-    """Only for those who may watch; who is not signed in is sent to sign in."""
-
-    @login_required
-    @wraps(view)
-    async def checked(request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
-        if not may_watch(await request.auser()):
-            raise PermissionDenied
-        try:
-            return await view(request, **kwargs)
-        except PoolNotFound as error:
-            raise Http404(error.message) from None
-
-    return checked
-
 
 @require_safe
 @for_watchers
 async def live(request: HttpRequest, pool: str | None = None) -> HttpResponseBase:
     """A pool's Live page; the first pool's where none is named."""
-    return await _render(request, "dashboard/live.html", await in_thread(_read_live, pool, await request.auser()))
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class PoolHeading:
-    """Which pool a page is about."""
-
-    name: str
-    model: str
+    return await render_page(request, "dashboard/live.html", await in_thread(_read_live, pool, await request.auser()))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +55,3 @@ def _read_live(name: str | None, user: Any) -> LivePage:
         may_steer=may_steer(user),
         may_prompt=may_prompt(user),
     )
-
-
-async def _render(request: HttpRequest, template: str, page: Any, *, status: int = 200) -> HttpResponse:
-    context: Mapping[str, Any] = {field.name: getattr(page, field.name) for field in dataclasses.fields(page)}
-    response: HttpResponse = await in_thread(render, request, template, context, status=status)
-    return response

@@ -86,10 +86,10 @@ class EngineNotFound(DomainError):
     code = "engine_not_found"
 
 
-class ProcessNotFound(DomainError):
-    """No process with this id was there within the last hour."""
+class RuleNotFound(DomainError):
+    """There is no alert rule with this id."""
 
-    code = "process_not_found"
+    code = "rule_not_found"
 
 
 class NameTaken(DomainError):

@@ -11,7 +11,7 @@ from django.db import IntegrityError, transaction
 from serving.audit.actions import Action
 from serving.audit.services import record
 from serving.contracts.actors import Author
-from serving.contracts.errors import DomainError, InvalidValue, NameTaken, NothingChanges, StaleVersion, UnknownField
+from serving.contracts.errors import InvalidValue, NameTaken, NothingChanges, RuleNotFound, StaleVersion, UnknownField
 from serving.contracts.ids import POOL_NAME
 from serving.contracts.texts import is_storable
 from serving.telemetry.alert_models import AlertRule
@@ -23,12 +23,6 @@ LONGEST_NAME = 100
 MOST_RULES = 200
 FIELDS = ("name", "pool", "metric", "is_above", "bound", "for_seconds", "webhook_url", "is_enabled")
 _CONDITION = ("metric", "is_above", "bound", "for_seconds")
-
-
-class RuleNotFound(DomainError):
-    """There is no alert rule with this id."""
-
-    code = "rule_not_found"
 
 
 def rules_in_force() -> list[Rule]:

@@ -126,7 +126,8 @@ def told(value: float, unit: Unit) -> str:
     """A metric's value with its unit, for people."""
     if unit == "share":
         return f"{100 * value:.3g} %"
-    return f"{value:,.0f} {unit}" if abs(value) >= 1000 else f"{value:.4g} {unit}"
+    number = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return number if unit == "engines" else f"{number} {unit}"
 
 
 class Readings:

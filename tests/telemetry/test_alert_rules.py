@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from serving.audit.models import AuditEvent
-from serving.contracts.errors import InvalidValue, NameTaken, NothingChanges, StaleVersion, UnknownField
+from serving.contracts.errors import InvalidValue, NameTaken, NothingChanges, RuleNotFound, StaleVersion, UnknownField
 from serving.telemetry import alert_rules
 from tests.telemetry.alerting import HOSTS
 
@@ -20,7 +20,7 @@ def test_a_rule_is_watched_as_it_is_stored_and_every_change_is_audited(stored_ru
     alert_rules.change_rule(stored_rule.pk, {"is_enabled": False}, author="bob", allowed_hosts=HOSTS)
     assert alert_rules.rules_in_force() == []
     alert_rules.delete_rule(stored_rule.pk, author="ada")
-    with pytest.raises(alert_rules.RuleNotFound):
+    with pytest.raises(RuleNotFound):
         alert_rules.find_rule(stored_rule.pk)
     events = AuditEvent.objects.filter(subject_kind="alert rule").order_by("pk")
     assert [(event.action, event.actor) for event in events] == [
