@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Coroutine, Mapping
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar
 
+from django.conf import settings
 from django.contrib.auth.decorators import login_required
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
@@ -17,6 +18,7 @@ from dashboard.permissions import User, may_steer, may_watch
 from dashboard.threads import in_thread
 from serving.contracts.errors import DomainError, KeyNotFound, PoolNotFound, RuleNotFound, TenantNotFound
 
+T = TypeVar("T")
 View = Callable[..., Coroutine[Any, Any, HttpResponseBase]]
 May = Callable[[User], bool]
 
@@ -55,6 +57,11 @@ def only(may: May, *, to_post: May | None = None) -> Callable[[View], View]:
 
 for_watchers = only(may_watch)
 for_steerers = only(may_steer)
+
+
+def first_pool(pools: Mapping[str, T]) -> T | None:
+    """The pool that a page is about where none is named: the one that commands mean, or else the first by name."""
+    return pools.get(settings.FOOTPLATE_POOL) or next(iter(pools.values()), None)
 
 
 async def render_page(request: HttpRequest, template: str, page: Any, *, status: int = 200) -> HttpResponse:

@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_safe
 from redis.exceptions import RedisError
 
-from dashboard.pages import PoolHeading, for_watchers, render_page
+from dashboard.pages import PoolHeading, first_pool, for_watchers, render_page
 from dashboard.permissions import may_view_requests
 from dashboard.routing import steps_path
 from dashboard.services import services_of
@@ -89,7 +89,7 @@ def _read_page(name: str | None, user: Any) -> StepsPage:
     pools = {str(pool.name): pool for pool in selectors.pools()}
     if name is not None and name not in pools:
         raise PoolNotFound(f"there is no pool named {name[:100]!r}")
-    pool = pools[name] if name is not None else next(iter(pools.values()), None)
+    pool = pools[name] if name is not None else first_pool(pools)
     return StepsPage(
         pool=None if pool is None else PoolHeading(pool.name, pool.model),
         pools=tuple(pools),

@@ -12,6 +12,8 @@ from serving.telemetry.sketches import IntervalSummary
 
 LOOK = datetime.timedelta(minutes=10)
 """How far before and after a version its effect is looked for."""
+LEAST_LOOK = datetime.timedelta(minutes=3)
+"""Before so much of it is over, what a version did is not judged: a cold burst would decide it."""
 _SAME_RATIO = 0.05
 """What changed by less is told as unchanged: two quiet ten minutes differ by as much."""
 _INTERVALS = (
@@ -106,15 +108,21 @@ def _taken_to_all_at(version: Dated) -> datetime.datetime:
 
 
 def effect_of(stretches: Stretches, before: Measured | None, after: Measured | None) -> Effect:
-    """The comparison of what was measured on both sides."""
+    """The comparison of what was measured on both sides; without a verdict in its first minutes."""
     figures = tuple(
         _compare_interval(name, title, percent, before, after) for name, title in _INTERVALS for percent in _PERCENTS
     )
     rates = tuple(_compare_rate(name, title, before, after) for name, title in _RATES)
+    if stretches.is_open and stretches.until - stretches.at < LEAST_LOOK:
+        figures, rates = _without_verdicts(figures), _without_verdicts(rates)
     headline = (*(figure for figure in figures if figure.title in {"TTFT p95", "ITL p95", "E2E p95"}), rates[0])
     return Effect(
         headline=headline, figures=(*figures, *rates), note=_note(stretches, before, after), is_open=stretches.is_open
     )
+
+
+def _without_verdicts(figures: tuple[Figure, ...]) -> tuple[Figure, ...]:
+    return tuple(dataclasses.replace(figure, change="", verdict="unknown", words="") for figure in figures)
 
 
 def _compare_interval(name: str, title: str, percent: int, before: Measured | None, after: Measured | None) -> Figure:

@@ -9,7 +9,7 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.views.decorators.http import require_safe
 
-from dashboard.pages import PoolHeading, for_watchers, render_page
+from dashboard.pages import PoolHeading, first_pool, for_watchers, render_page
 from dashboard.permissions import may_prompt, may_steer
 from dashboard.presenters import present_levers, present_windows
 from dashboard.routing import live_path
@@ -45,7 +45,7 @@ def _read_live(name: str | None, user: Any) -> LivePage:
     pools = {str(pool.name): pool for pool in selectors.pools()}
     if name is not None and name not in pools:
         raise PoolNotFound(f"there is no pool named {name[:100]!r}")
-    pool = pools[name] if name is not None else next(iter(pools.values()), None)
+    pool = pools[name] if name is not None else first_pool(pools)
     return LivePage(
         pool=None if pool is None else PoolHeading(pool.name, pool.model),
         pools=tuple(pools),

@@ -39,6 +39,20 @@ def running_valkey() -> Iterator[str]:
             process.wait()
 
 
+_CARELESS = [
+    part
+    for option in (
+        "fsync=off",
+        "synchronous_commit=off",
+        "full_page_writes=off",
+        "wal_level=minimal",
+        "max_wal_senders=0",
+    )
+    for part in ("-c", option)
+]
+"""What a crash would destroy may go: tests empty every table each time."""
+
+
 @contextlib.contextmanager
 def running_postgres() -> Iterator[str]:
     """A PostgreSQL on a Unix socket; gives the URL of its database `footplate`."""
@@ -54,7 +68,7 @@ def running_postgres() -> Iterator[str]:
         data = folder / "data"
         _run([installed / "bin" / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-N", "-E", "UTF8"], user=user)
         server = subprocess.Popen(
-            [installed / "bin" / "postgres", "-D", data, "-k", folder, "-c", "listen_addresses=", "-c", "fsync=off"],
+            [installed / "bin" / "postgres", "-D", data, "-k", folder, "-c", "listen_addresses=", *_CARELESS],
             stdout=(folder / "log").open("wb"),
             stderr=subprocess.STDOUT,
             cwd=folder,

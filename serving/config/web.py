@@ -41,8 +41,10 @@ def run_web() -> None:
         note_refusal=services.observer.rejected,
     )
     bounds = HttpBounds(max_body_bytes=settings.FOOTPLATE_MAX_BODY_BYTES)
+    # First: it sets up logging anew, and would take away the handler that keeps the last lines.
+    application = build_application(services)
     with presence("web", doing=lambda: _requests_in_words(services.gateway.num_in_flight)):
-        WebServer(build_application(services), listener=listener, bounds=bounds, lifecycle=lifecycle).run()
+        WebServer(application, listener=listener, bounds=bounds, lifecycle=lifecycle).run()
 
 
 def _requests_in_words(count: int) -> str:

@@ -24,7 +24,7 @@ STORAGES = settings.STORAGES | {"staticfiles": {"BACKEND": "serving.config.stati
 OWN_TREE = "django.contrib.staticfiles.finders.FileSystemFinder"
 HASHED = re.compile(r"\.[0-9a-f]{12}\.\w+$")
 COMMENT = re.compile(r"/\*.*?\*/|^\s*//.*?$", re.DOTALL | re.MULTILINE)
-REFERENCE = re.compile(r"""\bfrom\s*["'](.+?)["']|\bimport\s*\(?\s*["'](.+?)["']""")
+REFERENCE = re.compile(r"""(?<!["'])\bfrom\s*["'](.+?)["']|\bimport\s*\(?\s*["'](.+?)["']""")
 
 
 @pytest.fixture

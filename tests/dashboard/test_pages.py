@@ -88,8 +88,12 @@ async def test_live_page_has_a_prompt_box_for_those_who_may_ask(application: Any
     assert "You may watch, but not ask the model." in page
 
 
-async def test_live_page_opens_on_the_first_pool_and_leads_to_the_others(client: httpx.AsyncClient) -> None:
+async def test_live_page_opens_on_the_pool_that_commands_mean_and_leads_to_the_others(
+    client: httpx.AsyncClient, settings: Any
+) -> None:
     await in_thread(ensure_pool)("a first", "another-model")
+    assert f'data-socket-path="/console/live/{POOL}"' in (await client.get("/console/")).text
+    settings.FOOTPLATE_POOL = "gone"
     page = (await client.get("/console/")).text
     assert "another-model" in page
     assert "/console/pools/a%20first/" in page

@@ -54,6 +54,12 @@ def told(effect: Effect, title: str = "TTFT p95") -> tuple[str, str, str, str]:
     return figure.before, figure.after, figure.change, figure.words
 
 
+def test_the_first_minutes_are_shown_and_not_judged() -> None:
+    early = compare(measured(900), measured(80), minutes_ago=2)
+    assert told(early) == ("900 ms", "80 ms", "", "")
+    assert told(compare(measured(900), measured(80), minutes_ago=4))[3] == "better"
+
+
 def test_ten_minutes_on_each_side_are_compared() -> None:
     stretches = stretches_of(stored(2, 60), older=stored(1, 500), newer=stored(3, 5), now=NOW)
     assert (stretches.at - stretches.since, stretches.until - stretches.at) == (datetime.timedelta(minutes=10),) * 2

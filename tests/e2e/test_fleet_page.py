@@ -72,6 +72,11 @@ def test_a_process_shows_its_log_and_says_when_it_is_out_of_date(stack: Stack, c
     page.evaluate(LOOK_AGAIN)
     expect(page.get_by_role("status")).to_be_empty(timeout=A_WHILE_MS)
     console.forgive("ERR_INTERNET_DISCONNECTED")
+    page.goto(f"{stack.url}/console/nowhere/")
+    console.forgive("404")
+    page.goto(f"{stack.url}{FLEET}")
+    page.get_by_role("region", name="Processes that are up").get_by_role("link", name=re.compile("^web ")).click()
+    expect(log.get_by_text("Not Found: /console/nowhere/").first).to_be_visible(timeout=A_WHILE_MS)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

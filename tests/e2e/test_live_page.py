@@ -118,7 +118,7 @@ def test_figures_move_under_load_and_rest_after_it(stack: Stack, console_page: O
             expect(page.locator(f"[data-chart={chart}] .figures")).to_have_text(A_DURATION, timeout=A_WHILE_MS)
         for chart in CHARTS:
             page.wait_for_function(HAS_MANY_VALUES, arg=chart)
-            assert drawn_pixels(page, chart) > 3
+            assert drawn_pixels(page, chart) > 0
     expect(tile(page, "running")).to_have_text("0", timeout=A_WHILE_MS)
     # Whoever opens the page now still sees what was.
     later = console_page(stack).page

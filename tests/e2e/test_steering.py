@@ -41,7 +41,11 @@ def test_change_is_stored_applied_and_seen_while_requests_run(stack: Stack, clie
 
 def _ask_many(client: openai.OpenAI, model: str, count: int) -> list[str]:
     def ask(_: int) -> str:
-        return client.completions.create(model=model, prompt="Two words:", max_tokens=8).choices[0].text
+        return (
+            client.completions.create(model=model, prompt="Two words:", max_tokens=8, extra_body={"ignore_eos": True})
+            .choices[0]
+            .text
+        )
 
     with concurrent.futures.ThreadPoolExecutor(count) as pool:
         return list(pool.map(ask, range(count)))

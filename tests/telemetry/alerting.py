@@ -8,6 +8,8 @@ from typing import Any
 from redis.asyncio import Redis
 
 from serving.contracts.ids import PoolName
+from serving.telemetry.alert_models import AlertRule
+from serving.telemetry.alert_rules import create_rule
 from serving.telemetry.alerts import AlertWatcher, Rule, raised_alerts
 from serving.telemetry.conditions import Condition
 from tests.telemetry.test_conditions import frame_at
@@ -50,3 +52,9 @@ class Watched:
         await self.watcher(frame_at(seconds, ttfts=ttfts))
         await asyncio.sleep(0)
         return [alert.name for alert in await raised_alerts(self.redis)]
+
+
+def store_rule() -> AlertRule:
+    """A stored rule that tells a webhook which does not answer."""
+    values = {"name": "slow", "metric": "ttft_p95", "bound": 500.0, "for_seconds": 10.0}
+    return create_rule({**values, "webhook_url": "http://127.0.0.1:9/hook"}, author="ada", allowed_hosts=HOSTS)

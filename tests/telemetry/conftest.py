@@ -12,8 +12,6 @@ from redis.asyncio import Redis
 
 from serving.contracts.ids import EngineId, PoolName
 from serving.contracts.messages import EngineSnapshot
-from serving.telemetry.alert_rules import create_rule
-from tests.telemetry.alerting import HOSTS
 from tests.telemetry.server import Server
 
 POOL = PoolName("default")
@@ -101,10 +99,3 @@ class Consoles:
 @pytest.fixture
 def consoles() -> Consoles:
     return Consoles()
-
-
-@pytest.fixture
-def stored_rule(db: None) -> Any:
-    """An alert rule that tells a webhook which does not answer."""
-    values = {"name": "slow", "metric": "ttft_p95", "bound": 500.0, "for_seconds": 10.0}
-    return create_rule({**values, "webhook_url": "http://127.0.0.1:9/hook"}, author="ada", allowed_hosts=HOSTS)

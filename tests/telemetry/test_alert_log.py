@@ -20,10 +20,15 @@ from redis.asyncio import Redis
 from serving.contracts import keys
 from serving.contracts.errors import InvalidValue
 from serving.telemetry import alert_log, alert_rules
-from serving.telemetry.alert_models import Alert, AlertNotice
+from serving.telemetry.alert_models import Alert, AlertNotice, AlertRule
 from serving.telemetry.alerts import decode_alert, encode_alert
 from serving.telemetry.webhooks import WebhookFailed, check_url, post_json
-from tests.telemetry.alerting import FAST, HOSTS, POOL, SLOW, Rules, Watched, rule
+from tests.telemetry.alerting import FAST, HOSTS, POOL, SLOW, Rules, Watched, rule, store_rule
+
+
+@pytest.fixture
+def stored_rule(db: None) -> AlertRule:
+    return store_rule()
 
 
 @pytest.fixture

@@ -9,7 +9,13 @@ import pytest
 from serving.audit.models import AuditEvent
 from serving.contracts.errors import InvalidValue, NameTaken, NothingChanges, RuleNotFound, StaleVersion, UnknownField
 from serving.telemetry import alert_rules
-from tests.telemetry.alerting import HOSTS
+from serving.telemetry.alert_models import AlertRule
+from tests.telemetry.alerting import HOSTS, store_rule
+
+
+@pytest.fixture
+def stored_rule(db: None) -> AlertRule:
+    return store_rule()
 
 
 def test_a_rule_is_watched_as_it_is_stored_and_every_change_is_audited(stored_rule: Any) -> None:
