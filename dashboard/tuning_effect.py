@@ -122,7 +122,12 @@ def effect_of(stretches: Stretches, before: Measured | None, after: Measured | N
 
 
 def _without_verdicts(figures: tuple[Figure, ...]) -> tuple[Figure, ...]:
-    return tuple(dataclasses.replace(figure, change="", verdict="unknown", words="") for figure in figures)
+    return tuple(
+        figure
+        if figure.verdict == "unknown"
+        else dataclasses.replace(figure, change="", verdict="unknown", words="")
+        for figure in figures
+    )
 
 
 def _compare_interval(name: str, title: str, percent: int, before: Measured | None, after: Measured | None) -> Figure:

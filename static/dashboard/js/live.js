@@ -33,9 +33,10 @@ function start(root) {
   let isRequested = false;
 
   const board = createBoard(byId("charts"), { requestRender, dispatch, getState: store.getState });
+  const controls = createViewControls(dispatch);
   const views = [
     createStatus(root, { onRetry: link.retryNow }),
-    createViewControls(dispatch),
+    controls,
     createTiles(byId("tiles")),
     createGroups(byId("charts"), byId("choose-charts"), dispatch),
     board,
@@ -66,6 +67,7 @@ function start(root) {
     });
   }
 
+  store.subscribe(controls.remember);
   store.subscribe(requestRender);
   keepProposal({ pool, store });
   addEventListener("online", link.retryNow);

@@ -50,7 +50,8 @@ function check(group, value) {
 
 /**
  * @param {(action: Action) => void} dispatch
- * @returns {{render: (state: State) => void}}
+ * @returns {{render: (state: State) => void, remember: (state: State) => void}} `remember` puts the view into the address
+ *   at once: a reload may come before the next frame
  */
 export function createViewControls(dispatch) {
   const pause = byId("pause");
@@ -79,8 +80,8 @@ export function createViewControls(dispatch) {
       const text = pastWords(state, wanted);
       setText(note, text);
       show(note, text !== "");
-      writeAddress(state);
     },
+    remember: writeAddress,
   };
 }
 
