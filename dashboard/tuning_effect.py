@@ -123,9 +123,7 @@ def effect_of(stretches: Stretches, before: Measured | None, after: Measured | N
 
 def _without_verdicts(figures: tuple[Figure, ...]) -> tuple[Figure, ...]:
     return tuple(
-        figure
-        if figure.verdict == "unknown"
-        else dataclasses.replace(figure, change="", verdict="unknown", words="")
+        figure if figure.verdict == "unknown" else dataclasses.replace(figure, change="", verdict="unknown", words="")
         for figure in figures
     )
 

@@ -85,6 +85,7 @@ def test_pages_are_accessible_and_fit(stack: Stack, console_page: OpenConsole) -
     page = console.page
     expect_live(page)
     page.get_by_role("link", name="Look at bulk").click()
+    expect(page.locator("#lever-max_running")).to_have_value("64")
     page.locator("#lever-max_running").fill("5000")
     expect(page.locator("#lever-max_running-error")).to_be_visible()
     page.locator("#guardrail").check()
