@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Coroutine, Mapping
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.decorators import login_required
@@ -17,8 +17,8 @@ from django.shortcuts import render
 from dashboard.permissions import User, may_steer, may_watch
 from dashboard.threads import in_thread
 from serving.contracts.errors import DomainError, KeyNotFound, PoolNotFound, RuleNotFound, TenantNotFound
+from serving.tuning import selectors
 
-T = TypeVar("T")
 View = Callable[..., Coroutine[Any, Any, HttpResponseBase]]
 May = Callable[[User], bool]
 
@@ -59,9 +59,15 @@ for_watchers = only(may_watch)
 for_steerers = only(may_steer)
 
 
-def first_pool(pools: Mapping[str, T]) -> T | None:
-    """The pool that a page is about where none is named: the one that commands mean, or else the first by name."""
-    return pools.get(settings.FOOTPLATE_POOL) or next(iter(pools.values()), None)
+def read_pools(name: str | None) -> tuple[tuple[str, ...], Any]:
+    """The names of all pools, and the one of that name; where none is named, the one that commands mean, or else the
+    first by name (None: there is no pool). Blocking. Raises `PoolNotFound`."""
+    pools = {str(pool.name): pool for pool in selectors.pools()}
+    if name is not None and name not in pools:
+        raise PoolNotFound(f"there is no pool named {name[:100]!r}")
+    if name is not None:
+        return tuple(pools), pools[name]
+    return tuple(pools), pools.get(settings.FOOTPLATE_POOL) or next(iter(pools.values()), None)
 
 
 async def render_page(request: HttpRequest, template: str, page: Any, *, status: int = 200) -> HttpResponse:

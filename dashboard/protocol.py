@@ -8,12 +8,15 @@ gets the frames that the monitor broadcasts, unchanged (`serving.telemetry.frame
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from serving.contracts.guardrails import GuardrailTerms
 from serving.contracts.tunables import TunableSpec
+
+T = TypeVar("T")
 
 LONGEST_MESSAGE_BYTES = 65_536
 NUM_VERSIONS = 20
@@ -152,12 +155,17 @@ class BadMessage(Exception):
 
 def read_message(text: str | None) -> ClientMessage:
     """One message of the page's (None where it was binary). Raises `BadMessage`."""
+    return read_with(_decode, text)
+
+
+def read_with(decode: Callable[[bytes], T], text: str | None) -> T:
+    """One message of a page's, read by the decoder of its socket's messages. Raises `BadMessage`."""
     if text is None:
         raise BadMessage("messages are text")
     encoded = text.encode("utf-8", "replace")
     if len(encoded) > LONGEST_MESSAGE_BYTES:
         raise BadMessage(f"a message has at most {LONGEST_MESSAGE_BYTES} bytes")
     try:
-        return _decode(encoded)
+        return decode(encoded)
     except (ValueError, RecursionError) as error:
         raise BadMessage(str(error)) from None

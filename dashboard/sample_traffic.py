@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST, require_safe
 
-from dashboard.pages import first_pool, for_watchers, only, render_page
+from dashboard.pages import for_watchers, only, read_pools, render_page
 from dashboard.permissions import may_prompt
 from dashboard.services import PlayingTraffic, services_of
 from dashboard.signing import acting
@@ -99,7 +99,7 @@ class FirstStepsPage:
 
 
 def _read_page() -> FirstStepsPage:
-    first: Any = first_pool({pool.name: pool for pool in selectors.pools()})
+    _, first = read_pools(None)
     return FirstStepsPage(pool=None if first is None else PoolHeading(first.name, first.model))
 
 

@@ -13,16 +13,14 @@ from django.urls import reverse
 from django.views.decorators.http import require_safe
 from redis.exceptions import RedisError
 
-from dashboard.pages import PoolHeading, first_pool, for_watchers, render_page
+from dashboard.pages import PoolHeading, for_watchers, read_pools, render_page
 from dashboard.permissions import may_view_requests
 from dashboard.routing import steps_path
 from dashboard.services import services_of
 from dashboard.threads import in_thread
-from serving.contracts.errors import PoolNotFound
 from serving.contracts.ids import PoolName
 from serving.contracts.messages import EngineSnapshot
 from serving.telemetry.selectors import live_engines
-from serving.tuning import selectors
 
 logger = logging.getLogger(__name__)
 
@@ -86,13 +84,10 @@ def present_engines(pool: str, engines: list[EngineSnapshot], *, chosen: str) ->
 
 
 def _read_page(name: str | None, user: Any) -> StepsPage:
-    pools = {str(pool.name): pool for pool in selectors.pools()}
-    if name is not None and name not in pools:
-        raise PoolNotFound(f"there is no pool named {name[:100]!r}")
-    pool = pools[name] if name is not None else first_pool(pools)
+    pools, pool = read_pools(name)
     return StepsPage(
         pool=None if pool is None else PoolHeading(pool.name, pool.model),
-        pools=tuple(pools),
+        pools=pools,
         socket_path="" if pool is None else steps_path(pool.name),
         requests_url=reverse("dashboard:requests") if may_view_requests(user) else "",
     )

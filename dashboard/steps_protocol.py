@@ -12,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from dashboard.protocol import LONGEST_MESSAGE_BYTES, Ack, BadMessage
+from dashboard.protocol import Ack, read_with
 
 # JavaScript counts no further.
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
@@ -65,12 +65,4 @@ _decode = msgspec.json.Decoder(WatchSteps | Ack).decode
 
 def read_message(text: str | None) -> WatchSteps | Ack:
     """One message of the page's (None where it was binary). Raises `BadMessage`."""
-    if text is None:
-        raise BadMessage("messages are text")
-    encoded = text.encode("utf-8", "replace")
-    if len(encoded) > LONGEST_MESSAGE_BYTES:
-        raise BadMessage(f"a message has at most {LONGEST_MESSAGE_BYTES} bytes")
-    try:
-        return _decode(encoded)
-    except (ValueError, RecursionError) as error:
-        raise BadMessage(str(error)) from None
+    return read_with(_decode, text)

@@ -9,12 +9,11 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.views.decorators.http import require_safe
 
-from dashboard.pages import PoolHeading, first_pool, for_watchers, render_page
+from dashboard.pages import PoolHeading, for_watchers, read_pools, render_page
 from dashboard.permissions import may_prompt, may_steer
 from dashboard.presenters import present_levers, present_windows
 from dashboard.routing import live_path
 from dashboard.threads import in_thread
-from serving.contracts.errors import PoolNotFound
 from serving.contracts.tunables import describe
 from serving.telemetry.frames import WINDOWS_SECONDS
 from serving.tuning import selectors
@@ -42,13 +41,10 @@ class LivePage:
 
 
 def _read_live(name: str | None, user: Any) -> LivePage:
-    pools = {str(pool.name): pool for pool in selectors.pools()}
-    if name is not None and name not in pools:
-        raise PoolNotFound(f"there is no pool named {name[:100]!r}")
-    pool = pools[name] if name is not None else first_pool(pools)
+    pools, pool = read_pools(name)
     return LivePage(
         pool=None if pool is None else PoolHeading(pool.name, pool.model),
-        pools=tuple(pools),
+        pools=pools,
         socket_path="" if pool is None else live_path(pool.name),
         windows=present_windows(WINDOWS_SECONDS),
         lever_groups=present_levers(describe(), pools=() if pool is None else selectors.others_of_its_model(pool)),

@@ -99,6 +99,15 @@ def values_of(page: Page, chart: str) -> list[float | None]:
     return list(page.evaluate(script, chart))
 
 
+def wait_until(page: Page, holds: Callable[[], bool]) -> None:
+    """Lines that lie on each other at first part as figures come."""
+    for _ in range(A_WHILE_MS // 250):
+        if holds():
+            return
+        page.wait_for_timeout(250)
+    raise AssertionError("never came true")
+
+
 def longest_gap(values: list[float | None]) -> int:
     """The most places in a row that are empty, after the first that is not."""
     known = [index for index, value in enumerate(values) if value is not None]
@@ -118,7 +127,7 @@ def test_figures_move_under_load_and_rest_after_it(stack: Stack, console_page: O
             expect(page.locator(f"[data-chart={chart}] .figures")).to_have_text(A_DURATION, timeout=A_WHILE_MS)
         for chart in CHARTS:
             page.wait_for_function(HAS_MANY_VALUES, arg=chart)
-            assert drawn_pixels(page, chart) > 0
+            wait_until(page, lambda chart=chart: drawn_pixels(page, chart) > 3)
     expect(tile(page, "running")).to_have_text("0", timeout=A_WHILE_MS)
     # Whoever opens the page now still sees what was.
     later = console_page(stack).page
