@@ -130,7 +130,7 @@ def test_preempted_at_any_moment_each_text_equals_transformers(
         if running and rng.random() < 0.3:
             exact.preempt(rng.choice(running))
             num_preemptions += 1
-    assert num_preemptions > 5
+    assert num_preemptions > (10 if task.num_tokens == 64 else 5)
     assert exact.finish(sequences) == expected
 
 

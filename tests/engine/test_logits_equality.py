@@ -81,10 +81,10 @@ def test_in_chunks_that_end_anywhere(subject: Subject) -> None:
 
 @_WITH_ONE_THREAD
 def test_preempted(subject: Subject, backend: str) -> None:
-    """With memory for little more than the longest of them."""
-    num_blocks = 1 + -(-(max(_LENGTHS[backend]) + _NUM_TOKENS) // 16)
+    """With memory for the longest of them alone."""
+    num_blocks = -(-(max(_LENGTHS[backend]) + _NUM_TOKENS) // 16)
     memory = {"kv_limit_ratio": (num_blocks / _NUM_BLOCKS, num_blocks / _NUM_BLOCKS, 1.0)}
-    assert subject.check(PLENTY, retuned=memory).preemptions_total >= 2
+    assert subject.check(PLENTY, retuned=memory).preemptions_total >= (3 if backend == "cpu" else 2)
 
 
 @_WITH_ONE_THREAD
