@@ -251,6 +251,7 @@ def test_send_and_stop_hand_each_other_the_focus_and_a_bad_prompt_is_told_so(
     page.locator("#prompt-send").press("Enter")
     expect(page.locator("#prompt-stop")).to_be_focused()
     expect(page.locator("#prompt-error")).to_be_hidden()
+    expect(page.locator("#prompt-answer")).not_to_be_empty(timeout=A_WHILE_MS)
     page.keyboard.press("Enter")
     expect(page.locator("#prompt-send")).to_be_focused()
     stack.wait_until_idle()
