@@ -11,14 +11,21 @@ PYTEST := $(PY) -m pytest
 CHECKED := env -u PYTHONDONTWRITEBYTECODE -u DATABASE_URL -u REDIS_URL -u FOOTPLATE_MODEL -u FOOTPLATE_POOLS -u HOST -u PORT
 PRODUCTION := $(CHECKED) FOOTPLATE_TLS=1 FOOTPLATE_DEBUG=0 HOST=0.0.0.0 ALLOWED_HOSTS=footplate.example
 
-# Quick tests run side by side, each process with one thread of arithmetic where a test asks for no more. So do slow ones,
-# a module at a time, since models are loaded for modules. Whole stacks need the machine for themselves.
+# Quick tests run side by side, each process with one thread of arithmetic where a test asks for no more, and so do those
+# that wait, a module at a time, since servers are started for modules. Whole stacks wait for each other's processes more
+# than they compute. What computes, in which no moment counts, takes the processor time that the others leave.
 QUICK := not model and not stack and not browser and not waits and not heavy and not long
 WHOLE := (stack and model or browser)
 SLOW := not ($(QUICK)) and not $(WHOLE) and not long
+COMPUTING := tests/engine tests/gateway/text
 RUN_QUICK := $(CHECKED) OMP_NUM_THREADS=1 $(PYTEST) -q -n 3 --dist worksteal -m "$(QUICK)"
-RUN_SLOW := $(CHECKED) OMP_NUM_THREADS=1 $(PYTEST) -q -n 3 --dist loadscope --no-loadscope-reorder -m "$(SLOW)"
+RUN_WAITING := $(CHECKED) OMP_NUM_THREADS=1 $(PYTEST) -q -n 3 --dist loadscope --no-loadscope-reorder -m "$(SLOW)" \
+	$(COMPUTING:%=--ignore=%)
 RUN_WHOLE := $(CHECKED) $(PYTEST) -m "$(WHOLE) and not long"
+RUN_COMPUTING := $(CHECKED) OMP_NUM_THREADS=1 $(PYTEST) -q -n 2 --dist loadscope --no-loadscope-reorder -o timeout=1200 \
+	-m "$(SLOW)" $(COMPUTING)
+STATIC := $(MAKE) --no-print-directory static-checks script-tests
+BESIDE := @$(PY) tests/side_by_side.py
 
 .DEFAULT_GOAL := help
 .PHONY: help serve bench bench-peers bench-console bench-door check static-checks script-tests test test-long
@@ -30,13 +37,11 @@ help: ## show this list
 serve: frontend ## run everything on this machine; Ctrl-C drains and stops it
 	@exec $(MANAGE) serve --stop-with-parent
 
-test: static-checks script-tests browser ## all checks and tests but the longest
-	@$(RUN_QUICK)
-	@$(RUN_SLOW)
-	@$(RUN_WHOLE)
+test: test-frontend browser ## all checks and tests but the longest
+	$(BESIDE) '$(STATIC) && $(RUN_QUICK) && $(RUN_WAITING) && $(RUN_WHOLE)' '$(RUN_COMPUTING)'
 
-check: static-checks script-tests ## the quick part of `make test`
-	@$(RUN_QUICK)
+check: test-frontend ## the quick part of `make test`
+	$(BESIDE) '$(STATIC)' '$(RUN_QUICK)'
 
 test-long: test-frontend browser ## tests that take longer than 20 minutes
 	@$(CHECKED) $(PYTEST) -m long
@@ -49,6 +54,7 @@ bench-peers: test-environment ## install what `make bench` compares with, under 
 
 bench-console: test-frontend browser ## measure what the console costs browser and web process
 	@$(CHECKED) $(PY) -m tests.e2e.bench_console
+	@$(CHECKED) $(PY) -m tests.e2e.bench_loading
 
 bench-door: test-frontend ## measure overload and flood at the door of the whole product; BENCH=--quick to see that it works
 	@$(CHECKED) $(PY) -m tests.e2e.bench_door $(BENCH)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -27,7 +27,8 @@ class RaisedRow:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RuleRow:
-    """A rule in the list; `host` is whom its webhook tells, and `is_raised` None where nobody knows."""
+    """A rule in the list; `host` is whom its webhook tells, and `is_raised` None where nobody knows. It `rests` while
+    its pool is not configured."""
 
     id: int
     name: str
@@ -35,12 +36,14 @@ class RuleRow:
     text: str
     host: str
     is_enabled: bool
+    rests: bool
     is_raised: bool | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AlertRow:
-    """An alert of the past or present; `lasted` is empty while it goes on, `told` what became of its webhook."""
+    """An alert of the past or present; `lasted` is empty while it goes on, `why_ended` unless it was not that the bound
+    was met, `told` what became of its webhook."""
 
     name: str
     pool: str
@@ -48,6 +51,7 @@ class AlertRow:
     value: str
     began_at: datetime.datetime
     lasted: str
+    why_ended: str
     told: str
     is_untold: bool
 
@@ -80,8 +84,11 @@ def present_raised(alerts: Iterable[RaisedAlert]) -> tuple[RaisedRow, ...]:
     )
 
 
-def present_rules(rules: Iterable[Any], raised: Sequence[RaisedAlert] | None) -> tuple[RuleRow, ...]:
-    """All rules, with those marked whose alert goes on. `raised` is None where that is not known."""
+def present_rules(
+    rules: Iterable[Any], raised: Sequence[RaisedAlert] | None, *, pools: Collection[str]
+) -> tuple[RuleRow, ...]:
+    """All rules, with those marked whose alert goes on. `raised` is None where that is not known; `pools` are those
+    that are configured."""
     on = {alert.rule_id for alert in raised or ()}
     return tuple(
         RuleRow(
@@ -93,6 +100,7 @@ def present_rules(rules: Iterable[Any], raised: Sequence[RaisedAlert] | None) ->
             ).describe(),
             host=urlsplit(rule.webhook_url).netloc if rule.webhook_url else "",
             is_enabled=rule.is_enabled,
+            rests=bool(rule.pool) and rule.pool not in pools,
             is_raised=None if raised is None else rule.pk in on,
         )
         for rule in rules
@@ -113,6 +121,7 @@ def _present_alert(alert: Any) -> AlertRow:
         value=_value_of(alert.text, alert.value),
         began_at=alert.began_at,
         lasted="" if alert.ended_at is None else lasted_in_words((alert.ended_at - alert.began_at).total_seconds()),
+        why_ended=alert.why_ended,
         told="; ".join(_told(notice) for notice in notices),
         is_untold=any(notice.delivered_at is None and notice.problem for notice in notices),
     )

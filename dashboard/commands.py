@@ -88,6 +88,7 @@ class Commands:
                 based_on=command.based_on,
                 guardrail=command.guardrail,
                 canary=command.canary,
+                canary_engine=command.canary_engine,
             )
         return services.roll_back(
             self.pool,

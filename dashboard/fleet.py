@@ -42,12 +42,12 @@ async def fleet(request: HttpRequest) -> HttpResponseBase:
     user = await request.auser()
     steers = await in_thread(may_steer, user)
     try:
-        found, models = await read_all(request)
+        found, stored = await read_all(request)
     except Unavailable as error:
         page = FleetPage(problem=error.message, may_steer=steers)
         return await _render(request, "fleet", page, status=503)
     page = FleetPage(
-        pools=present_pools(found, models),
+        pools=present_pools(found, stored),
         processes=present_processes(found.processes, now=timezone.now()),
         may_steer=steers,
     )

@@ -7,6 +7,7 @@ import logging
 from django.http import HttpRequest
 from redis.exceptions import RedisError
 
+from dashboard.fleet_presenters import StoredPool
 from dashboard.services import services_of
 from dashboard.threads import in_thread
 from serving.contracts.errors import Unavailable
@@ -22,14 +23,14 @@ def is_part(request: HttpRequest) -> bool:
     return request.GET.get("part") == "1"
 
 
-async def read_all(request: HttpRequest) -> tuple[Fleet, dict[PoolName, str]]:
-    """The fleet as it is now, and the models by pool. Raises `Unavailable` where Redis does not answer."""
-    models = await in_thread(_read_models)
+async def read_all(request: HttpRequest) -> tuple[Fleet, dict[PoolName, StoredPool]]:
+    """The fleet as it is now, and what is stored of its pools. Raises `Unavailable` where Redis does not answer."""
+    stored = await in_thread(_read_pools)
     try:
-        fleet = await read_fleet(services_of(request).redis, [*models])
+        fleet = await read_fleet(services_of(request).redis, [*stored])
     except (RedisError, OSError) as error:
         raise silent(error) from None
-    return fleet, models
+    return fleet, stored
 
 
 def silent(error: Exception) -> Unavailable:
@@ -38,5 +39,5 @@ def silent(error: Exception) -> Unavailable:
     return Unavailable("Redis does not answer, and so nothing is known of engines and processes")
 
 
-def _read_models() -> dict[PoolName, str]:
-    return {PoolName(pool.name): pool.model for pool in pools()}
+def _read_pools() -> dict[PoolName, StoredPool]:
+    return {PoolName(pool.name): pool for pool in pools()}

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import logging
 from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 from dashboard.tenant_presenters import count
 from serving.contracts.ids import PoolName
@@ -28,11 +29,19 @@ _DAY, _HOUR, _MINUTE = 86_400, 3_600, 60
 _LEVEL_LABELS = {"all": "All", "info": "Info and above", "warning": "Warnings and errors", "error": "Errors"}
 
 
+class StoredPool(Protocol):
+    """A pool as the database has it."""
+
+    model: str
+    unconfigured_since: datetime.datetime | None
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRow:
     """One engine that lives. `acts` are what it can be told in its state; `is_behind` says that it runs an older
     version of the tunables than is announced (who runs a newer one tries it first); `kv_used` and `kv_held` (used and
-    cached) are percent of the KV memory."""
+    cached) are percent of the KV memory. `use` is of its accelerator or, without one, the share of time spent in steps;
+    `processor` is empty where its process does not tell, `device_memory` where there is no accelerator."""
 
     engine_id: str
     name: str
@@ -47,6 +56,10 @@ class EngineRow:
     kv_held: float
     running: str
     waiting: str
+    use: str
+    processor: str
+    memory: str
+    device_memory: str
     tunables: str
     is_behind: bool
     restarts: str
@@ -55,13 +68,15 @@ class EngineRow:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PoolCard:
-    """A pool and its engines. `problem` says what is wrong with it, `""` where nothing is."""
+    """A pool and its engines. `problem` says what is wrong with it, `""` where nothing is. `unconfigured_since` is None
+    while the settings name it; then no engine is missing."""
 
     name: str
     model: str
     summary: str
     problem: str
     rows: tuple[EngineRow, ...]
+    unconfigured_since: datetime.datetime | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,10 +130,11 @@ class LevelChoice:
     is_chosen: bool
 
 
-def present_pools(fleet: Fleet, models: Mapping[PoolName, str]) -> tuple[PoolCard, ...]:
-    """A card a pool, in their order. `models` are by the pool's name."""
+def present_pools(fleet: Fleet, stored: Mapping[PoolName, StoredPool]) -> tuple[PoolCard, ...]:
+    """A card a pool, in their order, those last that are no longer configured. `stored` are by the pool's name."""
     processes = {process.record.process_id: process for process in fleet.processes}
-    return tuple(_present_pool(pool, models.get(pool.pool, ""), processes) for pool in fleet.pools)
+    cards = (_present_pool(pool, stored[pool.pool], processes) for pool in fleet.pools)
+    return tuple(sorted(cards, key=lambda card: card.unconfigured_since is not None))
 
 
 def present_processes(processes: Iterable[SeenProcess], *, now: datetime.datetime) -> Processes:
@@ -198,14 +214,15 @@ def duration(seconds: float) -> str:
     return f"{whole // _DAY} d {whole % _DAY // _HOUR} h"
 
 
-def _present_pool(pool: PoolFleet, model: str, processes: Mapping[str, SeenProcess]) -> PoolCard:
+def _present_pool(pool: PoolFleet, stored: StoredPool, processes: Mapping[str, SeenProcess]) -> PoolCard:
     takers = sum(engine.snapshot.state == "ready" for engine in pool.engines)
     waits = f"; {count(pool.num_unread, 'sequence')} not read by any yet" if pool.num_unread else ""
     return PoolCard(
         name=pool.pool,
-        model=model,
+        model=stored.model,
         summary=f"{count(len(pool.engines), 'engine')}, {takers} taking work{waits}",
-        problem="" if takers else _standstill(pool),
+        problem="" if takers or stored.unconfigured_since is not None else _standstill(pool),
+        unconfigured_since=stored.unconfigured_since,
         rows=tuple(
             _present_engine(engine, processes.get(engine.snapshot.engine_id), announced=pool.announced_version)
             for engine in pool.engines
@@ -236,11 +253,26 @@ def _present_engine(engine: SeenEngine, process: SeenProcess | None, *, announce
         kv_held=round(100 * (snapshot.kv_blocks_used + snapshot.kv_blocks_cached) / total, 1),
         running=f"{snapshot.num_running:,}",
         waiting=f"{snapshot.num_waiting:,}",
+        use=_use_in_words(snapshot),
+        processor="" if process is None else f"processor {process.record.cpu_ratio * 100:.0f}%",
+        memory=_megabytes(snapshot.rss_bytes),
+        device_memory=_device_memory(snapshot),
         tunables=_version_in_words(snapshot.tunables_version, announced),
         is_behind=is_behind,
         restarts=_UNKNOWN if process is None else _restarts(process),
         acts=possible_acts(snapshot),
     )
+
+
+def _use_in_words(snapshot: EngineSnapshot) -> str:
+    if snapshot.accelerator_ratio is None:
+        return f"busy {snapshot.busy_ratio:.0%}"
+    return f"accelerator {snapshot.accelerator_ratio:.0%}"
+
+
+def _device_memory(snapshot: EngineSnapshot) -> str:
+    used = snapshot.accelerator_memory_bytes
+    return "" if used is None else f"{_megabytes(used)} on the device"
 
 
 def _version_in_words(version: int, announced: int | None) -> str:

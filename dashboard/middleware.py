@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from django.core.exceptions import DisallowedHost
-from django.http import HttpRequest, HttpResponseBase
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
+from django.utils.cache import patch_vary_headers
 from django.utils.decorators import async_only_middleware
+from django.utils.text import compress_string
 
 from dashboard.threads import in_thread
 
@@ -27,6 +29,10 @@ _POLICY = (
 )
 
 
+_COMPRESSED = ("text/html", "application/json")
+_LEAST_BYTES = 1024
+# As Django's own middleware does against guessing at what is in a page by its compressed length (BREACH).
+_MOST_RANDOM_BYTES = 100
 _PROBLEMS = {
     403: (
         "Not allowed",
@@ -79,6 +85,37 @@ def content_security_policy(
         return response
 
     return middleware
+
+
+@async_only_middleware
+def compressed(
+    get_response: Callable[[HttpRequest], Awaitable[HttpResponseBase]],
+) -> Callable[[HttpRequest], Awaitable[HttpResponseBase]]:
+    """Compress the console's pages for browsers that take it. Streams are left as they are: they come piece by piece.
+
+    Django's own would hold a thread for each response, the API's answers among them, and hold back what is streamed.
+    """
+
+    async def middleware(request: HttpRequest) -> HttpResponseBase:
+        response = await get_response(request)
+        if not _may_compress(request, response):
+            return response
+        assert isinstance(response, HttpResponse)
+        patch_vary_headers(response, ("Accept-Encoding",))
+        if "gzip" in request.headers.get("Accept-Encoding", ""):
+            response.content = await in_thread(compress_string, response.content, max_random_bytes=_MOST_RANDOM_BYTES)
+            response.headers["Content-Encoding"] = "gzip"
+            response.headers["Content-Length"] = str(len(response.content))
+        return response
+
+    return middleware
+
+
+def _may_compress(request: HttpRequest, response: HttpResponseBase) -> bool:
+    if not request.path.startswith("/console/") or not isinstance(response, HttpResponse):
+        return False
+    is_kind = response.headers.get("Content-Type", "").startswith(_COMPRESSED)
+    return is_kind and len(response.content) >= _LEAST_BYTES and not response.has_header("Content-Encoding")
 
 
 def policy_for(request: HttpRequest) -> str:

@@ -168,11 +168,11 @@ class PageSocket(abc.ABC):
 
     def _admit(self) -> None:
         read_watcher(self._session_key)
-        selectors.find_pool(self.pool)
+        selectors.find_configured_pool(self.pool)
 
     def _check_again(self) -> Operator:
         operator = self._read_operator()
-        selectors.find_pool(self.pool)
+        selectors.find_configured_pool(self.pool)
         return operator
 
 

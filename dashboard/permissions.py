@@ -13,6 +13,9 @@ PROMPTING = "admission.add_usage"
 ADMINISTERING = "admission.change_tenant"
 """Changing a tenant stands for all that is done to tenants, keys and quotas."""
 
+ADMINISTERING_USERS = "auth.change_user"
+"""Changing a user stands for making users, giving them roles and passwords, and ending their sessions."""
+
 VIEWING_TENANTS = "admission.view_tenant"
 """Seeing a tenant stands for seeing its keys, its quotas and what it used."""
 
@@ -45,6 +48,11 @@ def may_prompt(user: User) -> bool:
 def may_administer(user: User) -> bool:
     """Whether the user may change tenants, keys and quotas. Blocking, as `may_steer`."""
     return _may(user, ADMINISTERING)
+
+
+def may_administer_users(user: User) -> bool:
+    """Whether the user may make and change users of the console. Blocking, as `may_steer`."""
+    return _may(user, ADMINISTERING_USERS)
 
 
 def may_view_tenants(user: User) -> bool:

@@ -104,7 +104,7 @@ class PlaygroundPage:
 def _read_page(name: str | None, *, user: Any) -> PlaygroundPage:
     if not may_watch(user):
         raise PermissionDenied
-    stored = selectors.pools()
+    stored = selectors.configured_pools()
     num_of_model = {pool.model: sum(other.model == pool.model for other in stored) for pool in stored}
     pools = tuple(PoolOption(pool.name, pool.model, num_of_model[pool.model] == 1) for pool in stored)
     chosen = next((pool for pool in pools if pool.name == name), pools[0] if pools else None)

@@ -55,7 +55,7 @@ class Ack(msgspec.Struct, frozen=True, tag="ack", forbid_unknown_fields=True):
 
 class Change(msgspec.Struct, frozen=True, tag="change", forbid_unknown_fields=True):
     """Change tunables. `based_on` is the version that the operator saw when they began. The change may go back by
-    itself (`guardrail`), and run on one engine first (`canary`)."""
+    itself (`guardrail`), and run on one engine first (`canary`): on `canary_engine`, where one is chosen."""
 
     id: _Number
     changes: dict[str, Any]
@@ -63,6 +63,7 @@ class Change(msgspec.Struct, frozen=True, tag="change", forbid_unknown_fields=Tr
     reason: str = ""
     guardrail: GuardrailTerms | None = None
     canary: bool = False
+    canary_engine: str | None = None
 
 
 class RollBack(msgspec.Struct, frozen=True, tag="roll_back", forbid_unknown_fields=True):

@@ -6,12 +6,11 @@ import dataclasses
 import datetime
 import math
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, cast, get_args
-from urllib.parse import urlencode
+from collections.abc import Collection, Mapping
+from typing import cast, get_args
 
+from dashboard.query_filter import Reader, moment, one_of, query_of, read_query, text_up_to
 from serving.contracts.errors import InvalidValue
-from serving.contracts.texts import is_storable, without_secrets
 from serving.telemetry.request_rows import RequestFilter, RequestSort
 
 WINDOWS: Mapping[str, tuple[str, datetime.timedelta | None]] = {
@@ -34,12 +33,11 @@ _BOUNDS = {
     "min_itl_ms": "min_itl_seconds",
     "min_e2e_ms": "min_e2e_seconds",
 }
-_FIELDS = ("last", "since", "until", *_TEXTS, *_BOUNDS, "sort")
-_NAMES = {"key": "key_prefix", "q": "text"}
+_NAMES = {"key": "key_prefix", "q": "text", **_BOUNDS}
 _USUAL = {"last": USUAL_WINDOW, "sort": USUAL_SORT}
+_PLACES = ("after", "before")
 _KEY = re.compile(r"^(?:fp-)?([0-9a-f]{12})(?:-…?)?$")
 _LONGEST_MS = 86_400_000.0
-_FIRST, _LAST = (datetime.datetime(year, 1, 1, tzinfo=datetime.UTC) for year in (2000, 2100))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,32 +73,22 @@ class Asked:
         typed = {**self.typed, **changes}
         if changes.get("last"):
             typed |= {"since": "", "until": ""}
-        kept = {name: text for name, text in typed.items() if text and text != _USUAL.get(name)}
-        return f"?{urlencode(kept)}" if kept else ""
+        return query_of(typed, usual=_USUAL)
 
 
-def read_asked(query: Mapping[str, str], *, now: datetime.datetime) -> Asked:
-    """What a query asks for. Nothing is raised: what cannot be is in `errors`, by field."""
-    typed = {name: query.get(name, "").strip() for name in _FIELDS}
-    typed = {name: text or _USUAL.get(name, "") for name, text in typed.items()}
-    values: dict[str, Any] = {}
-    errors: dict[str, str] = {}
-    for name in _FIELDS:
-        try:
-            values |= _read(name, typed[name])
-        except InvalidValue as error:
-            errors[name] = error.message
-    shown = {name: without_secrets(text) if "\0" not in text else "" for name, text in typed.items()}
+def read_asked(query: Mapping[str, str], *, now: datetime.datetime, also: Collection[str] = ()) -> Asked:
+    """What a query asks for; beside the fields it may say what is `also` in the address of a page. Nothing is raised:
+    what cannot be is in `errors`, by field."""
+    found = read_query(query, _READERS, usual=_USUAL, also=(*_PLACES, *also))
+    values = {_NAMES.get(name, name): value for name, value in found.values.items()}
     sort = cast("RequestSort", values.pop("sort", USUAL_SORT))
     window = values.pop("last", None)
-    if values.get("since") and values.get("until") and values["since"] >= values["until"]:
-        errors["until"] = "until must be later than since"
-    if errors:
-        return Asked(typed=shown, filter=RequestFilter(), sort=sort, errors=errors)
+    if found.errors:
+        return Asked(typed=found.typed, filter=RequestFilter(), sort=sort, errors=found.errors)
     if window is not None and not (values.get("since") or values.get("until")):
         values["since"] = now - window
     return Asked(
-        typed=shown,
+        typed=found.typed,
         filter=RequestFilter(**values),
         sort=sort,
         after=query.get("after") or None,
@@ -108,60 +96,34 @@ def read_asked(query: Mapping[str, str], *, now: datetime.datetime) -> Asked:
     )
 
 
-def _read(name: str, text: str) -> dict[str, Any]:
-    """The filter's values of one field. Raises `InvalidValue`."""
-    if not text:
-        return {}
-    if name == "last":
-        return {"last": _one_of("last", text, WINDOWS)[1]}
-    if name == "sort":
-        _one_of("sort", text, dict.fromkeys(get_args(RequestSort)))
-        return {"sort": text}
-    if name in ("since", "until"):
-        return {name: _moment(name, text)}
-    if name in _BOUNDS:
-        return {_BOUNDS[name]: _milliseconds(name, text) / 1000}
-    if not is_storable(text, longest=LONGEST_TEXT):
-        raise InvalidValue(name, text, f"a text of at most {LONGEST_TEXT} characters, without NUL and API keys")
-    return {_NAMES.get(name, name): _key(text) if name == "key" else text}
+def _window(name: str, text: str) -> datetime.timedelta | None:
+    return WINDOWS[one_of(WINDOWS)(name, text)][1]
 
 
-def _one_of(name: str, text: str, choices: Mapping[str, Any]) -> Any:
-    if text not in choices:
-        raise InvalidValue(name, text, "one of " + ", ".join(choices))
-    return choices[text]
-
-
-def _key(text: str) -> str:
+def _key(name: str, text: str) -> str:
     found = _KEY.match(text)
     if found is None:
-        raise InvalidValue("key", text, "the public part of a key, as fp-0123456789ab")
+        raise InvalidValue(name, text, "the public part of a key, as fp-0123456789ab")
     return found[1]
 
 
-def _moment(name: str, text: str) -> datetime.datetime:
-    bounds = "a moment of UTC from 2000 to 2099, as 2030-01-31T12:00"
-    moment: datetime.datetime | None = _tried(datetime.datetime.fromisoformat, text)
-    if moment is None:
-        raise InvalidValue(name, text, bounds)
+def _seconds(name: str, text: str) -> float:
+    """Of a text in milliseconds."""
     try:
-        in_utc = moment.replace(tzinfo=datetime.UTC) if moment.tzinfo is None else moment.astimezone(datetime.UTC)
-    except OverflowError:
-        raise InvalidValue(name, text, bounds) from None
-    if not _FIRST <= in_utc < _LAST:
-        raise InvalidValue(name, text, bounds)
-    return in_utc
-
-
-def _milliseconds(name: str, text: str) -> float:
-    number: float | None = _tried(float, text)
-    if number is None or not math.isfinite(number) or not 0 <= number <= _LONGEST_MS:
-        raise InvalidValue(name, text, f"a number of milliseconds from 0 to {_LONGEST_MS:.0f}")
-    return number
-
-
-def _tried(read: Callable[[str], Any], text: str) -> Any:
-    try:
-        return read(text)
+        number = float(text)
     except ValueError:
-        return None
+        number = math.nan
+    if not 0 <= number <= _LONGEST_MS:
+        raise InvalidValue(name, text, f"a number of milliseconds from 0 to {_LONGEST_MS:.0f}")
+    return number / 1000
+
+
+_READERS: Mapping[str, Reader] = {
+    "last": _window,
+    "since": moment,
+    "until": moment,
+    **dict.fromkeys(_TEXTS, text_up_to(LONGEST_TEXT)),
+    "key": _key,
+    **dict.fromkeys(_BOUNDS, _seconds),
+    "sort": one_of(get_args(RequestSort)),
+}

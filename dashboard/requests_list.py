@@ -55,7 +55,7 @@ async def requests(request: HttpRequest) -> HttpResponseBase:
     With `?tail=` nothing but the rows that were stored after the one of that number, the newest first: for a page that
     grows.
     """
-    asked = read_asked(request.GET, now=timezone.now())
+    asked = read_asked(request.GET, now=timezone.now(), also=("tail",))
     if "tail" in request.GET:
         grown = await in_thread(_read_tail, asked, request.GET["tail"])
         return await render_page(request, "dashboard/_request_tail.html", grown)

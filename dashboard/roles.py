@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-import secrets
+import dataclasses
 from functools import reduce
 from operator import or_
 from typing import Any
 
-from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group, Permission
-from django.db import IntegrityError, transaction
+from django.db import transaction
 from django.db.models import Q
 
-from dashboard.permissions import ADMINISTERING, AUDITING, PROMPTING, STEERING, VIEWING_REQUESTS, VIEWING_TEXTS
-from serving.audit.services import record
-from serving.contracts.actors import COMMAND_LINE
-from serving.contracts.errors import InvalidValue
+from dashboard.permissions import (
+    ADMINISTERING,
+    ADMINISTERING_USERS,
+    AUDITING,
+    PROMPTING,
+    STEERING,
+    VIEWING_REQUESTS,
+    VIEWING_TEXTS,
+)
 
 _READING = ("tuning.view_pool", "tuning.view_tunablesversion")
-_READING_TENANTS = (
+_VIEWING_TENANTS = (
     "admission.view_tenant",
     "admission.view_apikey",
     "admission.view_quotaversion",
     "admission.view_usage",
-    AUDITING,
+)
+_CHANGING_TENANTS = (
+    ADMINISTERING,
+    "admission.add_tenant",
+    "admission.add_apikey",
+    "admission.change_apikey",
+    "admission.add_quotaversion",
 )
 ROLES: dict[str, tuple[str, ...]] = {
     "viewer": _READING,
@@ -33,20 +43,45 @@ ROLES: dict[str, tuple[str, ...]] = {
         *_READING,
         STEERING,
         PROMPTING,
-        *_READING_TENANTS,
+        *_VIEWING_TENANTS,
+        AUDITING,
         VIEWING_REQUESTS,
         VIEWING_TEXTS,
-        ADMINISTERING,
-        "admission.add_tenant",
-        "admission.add_apikey",
-        "admission.change_apikey",
-        "admission.add_quotaversion",
+        *_CHANGING_TENANTS,
+        ADMINISTERING_USERS,
     ),
-    "auditor": (*_READING, *_READING_TENANTS, VIEWING_REQUESTS, VIEWING_TEXTS),
+    "auditor": (*_READING, *_VIEWING_TENANTS, AUDITING, VIEWING_REQUESTS, VIEWING_TEXTS),
 }
 """What each role may do. All may watch, which goes by the account's staff flag."""
 
-_LONGEST_NAME = 150
+SUPERUSER = "superuser"
+"""What the first operator is, who may do everything."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Capability:
+    """Something that a role may do, in words, and the permissions that it takes."""
+
+    words: str
+    permissions: tuple[str, ...]
+
+    def is_of(self, role: str) -> bool:
+        """Whether a role may do it."""
+        return set(self.permissions) <= set(ROLES[role])
+
+
+CAPABILITIES = (
+    Capability("See Live, Steps, Tuning, Fleet and Alerts", _READING),
+    Capability("Change tunables and alert rules; drain and restart engines", (STEERING,)),
+    Capability("Ask the models: playground, prompt box, sample traffic", (PROMPTING,)),
+    Capability("See requests, those that run too; end one, where it may steer", (VIEWING_REQUESTS,)),
+    Capability("Read the prompts and answers that are kept", (VIEWING_TEXTS,)),
+    Capability("See tenants, their keys, quotas and usage", _VIEWING_TENANTS),
+    Capability("Make and change tenants, their keys and quotas", _CHANGING_TENANTS),
+    Capability("Read the audit", (AUDITING,)),
+    Capability("Make and change users of this console", (ADMINISTERING_USERS,)),
+)
+"""What the permissions of the roles mean, each once."""
 
 
 def ensure_roles() -> None:
@@ -60,26 +95,13 @@ def ensure_roles() -> None:
             group.permissions.set(_permissions(permissions))
 
 
-def create_console_user(name: str, *, role: str) -> str:
-    """Make a user of the console with that role and give the password, which is kept nowhere. Blocking.
-
-    Raises `InvalidValue` for a role that is none, and a name that is taken or cannot be one.
-    """
-    if role not in ROLES:
-        raise InvalidValue("role", role, "one of " + ", ".join(ROLES))
-    users: Any = get_user_model().objects
-    if not name.strip() or len(name) > _LONGEST_NAME or "\0" in name:
-        raise InvalidValue("name", name, f"a name of 1 to {_LONGEST_NAME} characters, none of them NUL")
-    password = secrets.token_urlsafe(18)
-    ensure_roles()
-    try:
-        with transaction.atomic():
-            user = users.create_user(name, password=password, is_staff=True)
-            user.groups.add(Group.objects.get(name=role))
-            record("user made", actor=COMMAND_LINE, subject_kind="user", subject=name, changes={"role": [None, role]})
-    except IntegrityError:
-        raise InvalidValue("name", name, "a name that no user has yet") from None
-    return password
+def role_of(user: Any) -> str:
+    """What a user may do, in a word: a role, several where an account has more than one, `superuser`, or nothing for
+    one without a role."""
+    if user.is_superuser:
+        return SUPERUSER
+    names = {group.name for group in user.groups.all()}
+    return ", ".join(role for role in ROLES if role in names)
 
 
 def _permissions(names: tuple[str, ...]) -> list[Permission]:

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any, Literal
 
 from django.contrib import messages
-from django.http import Http404, HttpRequest, JsonResponse
+from django.http import HttpRequest, JsonResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
@@ -19,7 +19,7 @@ from dashboard.services import PlayingTraffic, services_of
 from dashboard.signing import acting
 from dashboard.threads import in_thread
 from serving.audit.services import record
-from serving.contracts.errors import PoolNotFound, Unavailable
+from serving.contracts.errors import Unavailable
 from serving.contracts.ids import PoolName
 from serving.tuning import selectors
 
@@ -134,10 +134,7 @@ async def _note(
 
 
 async def _find_pool(pool: str) -> PoolName:
-    try:
-        return PoolName((await in_thread(selectors.find_pool, pool)).name)
-    except PoolNotFound as error:
-        raise Http404(error.message) from None
+    return PoolName((await in_thread(selectors.find_configured_pool, pool)).name)
 
 
 def _described(playing: PlayingTraffic) -> dict[str, Any]:

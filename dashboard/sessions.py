@@ -13,6 +13,7 @@ from django.contrib.auth.models import AbstractBaseUser
 from django.http import HttpRequest
 
 from dashboard.permissions import may_prompt, may_steer, may_watch
+from dashboard.user_reading import must_change_password
 from serving.contracts.errors import DomainError
 
 
@@ -68,4 +69,6 @@ def read_watcher(session_key: str | None) -> AbstractBaseUser:
         raise SignedOut
     if not may_watch(user):
         raise NotAllowed
+    if must_change_password(user):
+        raise NotAllowed("choose a password of your own first")
     return cast(AbstractBaseUser, user)

@@ -13,8 +13,9 @@ from django.urls import reverse
 from django.views.decorators.http import require_safe
 from redis.exceptions import RedisError
 
-from dashboard.pages import PoolHeading, for_watchers, read_pools, render_page
+from dashboard.pages import PoolHeading, for_watchers, heading_of, read_pools
 from dashboard.permissions import may_view_requests
+from dashboard.pool_gone import render_pool_page
 from dashboard.routing import steps_path
 from dashboard.services import services_of
 from dashboard.threads import in_thread
@@ -37,7 +38,7 @@ async def steps(request: HttpRequest, pool: str | None = None) -> HttpResponseBa
         engines = await _read_engines(request, PoolName(page.pool.name))
         chosen = id_of(request.GET.get("engine", "")[:_LONGEST_ENGINE_ID], engines)
         page = dataclasses.replace(page, engines=present_engines(page.pool.name, engines, chosen=chosen), chosen=chosen)
-    return await render_page(request, "dashboard/steps.html", page)
+    return await render_pool_page(request, "dashboard/steps.html", page)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def present_engines(pool: str, engines: list[EngineSnapshot], *, chosen: str) ->
 def _read_page(name: str | None, user: Any) -> StepsPage:
     pools, pool = read_pools(name)
     return StepsPage(
-        pool=None if pool is None else PoolHeading(pool.name, pool.model),
+        pool=None if pool is None else heading_of(pool),
         pools=pools,
         socket_path="" if pool is None else steps_path(pool.name),
         requests_url=reverse("dashboard:requests") if may_view_requests(user) else "",

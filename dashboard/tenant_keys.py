@@ -25,7 +25,7 @@ from dashboard.tenant_pages import Actor, TenantHeading, actor_of, for_administr
 from dashboard.tenant_presenters import QuotaField, present_empty_fields
 from dashboard.threads import in_thread
 from serving.admission import selectors, services
-from serving.admission.keys import SCOPES, KeyText
+from serving.admission.keys import OFFERED_SCOPES, KeyText
 from serving.contracts.errors import InvalidValue
 from serving.contracts.texts import without_secrets
 
@@ -81,13 +81,20 @@ async def revoke(request: HttpRequest, tenant_id: int, prefix: str) -> HttpRespo
     if request.method != "POST":
         page = await in_thread(_read_revoking, tenant_id, prefix)
         return await render_page(request, "dashboard/tenant_key_revoke.html", page)
-    actor, reason = await actor_of(request), request.POST.get("reason", "")
+    actor, reason, asked_at = await actor_of(request), request.POST.get("reason", ""), timezone.now()
     try:
-        await in_thread(services.revoke_key, tenant_id, prefix, author=actor.author, redis=actor.redis, reason=reason)
+        ended = await in_thread(
+            services.revoke_key, tenant_id, prefix, author=actor.author, redis=actor.redis, reason=reason
+        )
     except InvalidValue as error:
         page = await in_thread(_read_revoking, tenant_id, prefix, reason=reason, problem=error.message)
         return await render_page(request, "dashboard/tenant_key_revoke.html", page, status=400)
-    messages.success(request, f"The key fp-{prefix}-… is revoked: it opens no door any more.")
+    if ended.revoked_at is not None and ended.revoked_at < asked_at:
+        messages.warning(
+            request, f"The key fp-{prefix}-… was revoked before, at {ended.revoked_at:%Y-%m-%d %H:%M} UTC: it stays so."
+        )
+    else:
+        messages.success(request, f"The key fp-{prefix}-… is revoked: it opens no door any more.")
     return redirect("dashboard:tenant_keys", tenant_id=tenant_id)
 
 
@@ -216,7 +223,7 @@ def _read_keys(tenant_id: int, *, user: Any, form: KeyForm | None = None) -> Key
         may_administer=may_administer(user),
         rows=present_keys(found, {pk: quotas for pk, (_, quotas) in in_force.items()}, now=timezone.now()),
         form=form,
-        scopes=present_scopes(SCOPES, form.scopes),
+        scopes=present_scopes(OFFERED_SCOPES, form.scopes),
         fields=present_empty_fields(form.typed, form.errors),
     )
 

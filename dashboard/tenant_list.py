@@ -151,6 +151,7 @@ def _rows(shown: list[Any], *, redis: Redis) -> tuple[TenantRow, ...]:
     of_day = overview.used_by_tenant(shown, since_day=day)
     of_month = overview.used_by_tenant(shown, since_day=day.replace(day=1))
     facts = overview.key_facts_by_tenant(shown, at=timezone.now())
+    without_key = overview.last_days_without_key(shown)
     quotas = {pk: in_force for pk, (_, in_force) in selectors.current_quotas_by_owner(shown).items()}
     uses = read_uses(redis, [(f"tenant:{tenant.pk}", quotas[tenant.pk]) for tenant in shown])
     nothing, no_keys = overview.Sums(), overview.KeyFacts()
@@ -173,6 +174,12 @@ def _rows(shown: list[Any], *, redis: Redis) -> tuple[TenantRow, ...]:
                 bar=present_bar("tokens_per_minute", bound=bound, used=None if use is None else use.tokens),
                 num_keys=keys.num_valid,
                 last_used_at=keys.last_used_at,
+                used_on=_later(without_key.get(tenant.pk), keys.last_used_at),
             )
         )
     return tuple(rows)
+
+
+def _later(day: datetime.date | None, moment: datetime.datetime | None) -> datetime.date | None:
+    """The day, unless the moment is in it or after it."""
+    return None if day is None or (moment is not None and moment.date() >= day) else day

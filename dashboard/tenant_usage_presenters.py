@@ -52,7 +52,8 @@ class FoundTalker(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TenantRow:
-    """One tenant in the list; `bar` is that of a minute's tokens."""
+    """One tenant in the list; `bar` is that of a minute's tokens. `used_on` is the last day of use without a key, where
+    that is later than the last use of a key."""
 
     id: int
     name: str
@@ -66,6 +67,7 @@ class TenantRow:
     bar: QuotaBar
     num_keys: int
     last_used_at: datetime.datetime | None
+    used_on: datetime.date | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ from serving.admission import selectors, tenants
 from serving.audit.selectors import events_of_tenant
 from serving.contracts.errors import DomainError, InvalidValue, StaleVersion
 from serving.contracts.texts import without_secrets
-from serving.tuning.selectors import pool_names
+from serving.tuning.selectors import configured_pool_names, pool_names
 
 _NUM_ENTRIES = 50
 
@@ -165,7 +165,7 @@ def _new_page(
 ) -> NewPage:
     return NewPage(
         draft=draft,
-        pool_choices=present_pools(draft.ranks, pool_names()),
+        pool_choices=present_pools(draft.ranks, configured_pool_names()),
         fields=present_empty_fields({name: without_secrets(text) for name, text in (typed or {}).items()}, errors),
         reason=without_secrets(reason),
         errors=errors,
@@ -178,7 +178,7 @@ def _edit_page(tenant_id: int, draft: forms.Draft | None = None, **shown: Any) -
     return EditPage(
         tenant=heading_of(tenant),
         draft=draft,
-        pool_choices=present_pools(draft.ranks, pool_names()),
+        pool_choices=present_pools(draft.ranks, configured_pool_names()),
         **{"seen": forms.write_seen(tenant), **shown},
     )
 

@@ -15,8 +15,16 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods, require_safe
 from redis import Redis
 
-from dashboard.pages import PoolHeading, for_watchers, render_page
+from dashboard.pages import (
+    PoolHeading,
+    for_watchers,
+    heading_of,
+    may_steer_pool,
+    read_pools,
+    render_page,
+)
 from dashboard.permissions import may_steer
+from dashboard.pool_gone import render_pool_page
 from dashboard.presenters import LeverGroup, present_levers
 from dashboard.routing import live_path
 from dashboard.services import services_of
@@ -26,15 +34,15 @@ from dashboard.tuning_presenters import HistoryRow, PresetCard, present_presets
 from dashboard.tuning_reading import (
     CanaryPanel,
     envelope_among,
-    num_taking_work,
-    read_canary,
+    ids_taking_work,
     read_engines,
     read_history,
+    read_panel,
 )
 from dashboard.tuning_terms import TermsForm
 from serving.contracts.errors import DomainError, InvalidValue, PoolNotFound, StaleVersion
 from serving.contracts.tunables import TunableSpec, describe
-from serving.tuning import canaries, selectors
+from serving.tuning import canaries, guardrails, selectors
 from serving.tuning.conflicts import Conflict, conflicts_of
 
 _NUM_VERSIONS = 6
@@ -74,8 +82,8 @@ class TuningPage(Standing):
 @for_watchers
 async def first(_request: HttpRequest) -> HttpResponseBase:
     """The first pool's Tuning page; where there is no pool, the Live page, which says so."""
-    pools = await in_thread(selectors.pool_names)
-    return redirect("dashboard:tuning", pool=pools[0]) if pools else redirect("dashboard:live")
+    _, pool = await in_thread(read_pools, None)
+    return redirect("dashboard:live") if pool is None else redirect("dashboard:tuning", pool=pool.name)
 
 
 @require_safe
@@ -83,7 +91,7 @@ async def first(_request: HttpRequest) -> HttpResponseBase:
 async def tuning(request: HttpRequest, pool: str) -> HttpResponseBase:
     """A pool's Tuning page."""
     page = await in_thread(_read_page, pool, await request.auser(), services_of(request).blocking_redis)
-    return await render_page(request, "dashboard/tuning.html", page)
+    return await render_pool_page(request, "dashboard/tuning.html", page)
 
 
 @require_safe
@@ -136,6 +144,31 @@ async def end_canary(request: HttpRequest, pool: str, number: int, way: str) -> 
     return redirect("dashboard:tuning", pool=pool)
 
 
+@require_http_methods(["GET", "HEAD", "POST"])
+@for_watchers
+async def call_off(request: HttpRequest, pool: str, number: int) -> HttpResponseBase:
+    """End the watch over a version: it stays, and nothing takes it back by itself. Who comes by a link changes
+    nothing."""
+    if request.method != "POST":
+        return redirect("dashboard:tuning", pool=pool)
+    user = await request.auser()
+    if not await in_thread(may_steer, user):
+        raise PermissionDenied
+    try:
+        await in_thread(
+            guardrails.call_off,
+            pool,
+            min(number, _LARGEST_NUMBER),
+            reason=request.POST.get("reason", ""),
+            author=acting(request, user.get_username()),
+        )
+    except (StaleVersion, InvalidValue) as error:
+        messages.error(request, f"Nothing was changed: {error.message}.")
+    else:
+        messages.success(request, f"Version {number} is watched no longer, and stays.")
+    return redirect("dashboard:tuning", pool=pool)
+
+
 def _read_page(name: str, user: Any, redis: Redis) -> TuningPage:
     part = _read_standing(name, user, redis)
     pool = selectors.find_pool(name)
@@ -143,11 +176,11 @@ def _read_page(name: str, user: Any, redis: Redis) -> TuningPage:
     values = selectors.current_tunables(name).tunables
     return TuningPage(
         **{field.name: getattr(part, field.name) for field in dataclasses.fields(part)},
-        pools=tuple(map(str, selectors.pool_names())),
+        pools=read_pools(name)[0],
         socket_path=live_path(name),
         lever_groups=present_levers(describe(), pools=selectors.others_of_its_model(pool)),
         presets=present_presets(values),
-        terms=TermsForm(num_engines=num_taking_work(engines)),
+        terms=TermsForm(engines=ids_taking_work(engines)),
     )
 
 
@@ -155,9 +188,9 @@ def _read_standing(name: str, user: Any, redis: Redis) -> Standing:
     pool = selectors.find_pool(name)
     history = read_history(pool, limit=_NUM_VERSIONS)
     engines = read_engines(redis, name)
-    canary = read_canary(pool, engines)
+    canary = read_panel(pool, engines, redis)
     return Standing(
-        pool=PoolHeading(pool.name, pool.model),
+        pool=heading_of(pool),
         rows=history.rows,
         newest=history.newest,
         in_force=history.in_force,
@@ -165,7 +198,7 @@ def _read_standing(name: str, user: Any, redis: Redis) -> Standing:
         canary=canary,
         conflicts=tuple(conflicts_of(selectors.current_tunables(name).tunables, envelope_among(engines))),
         is_lively=canary is not None or any(map(_is_lively, history.rows)),
-        may_steer=may_steer(user),
+        may_steer=may_steer_pool(user, pool),
     )
 
 

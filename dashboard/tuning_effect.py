@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from typing import Literal, Protocol
+from collections.abc import Callable
+from typing import Literal
 
 from serving.telemetry.conditions import LEAST_SAMPLES
 from serving.telemetry.history_selectors import Measured
 from serving.telemetry.sketches import IntervalSummary
+from serving.tuning.effects import LOOK, Stretches
 
-LOOK = datetime.timedelta(minutes=10)
-"""How far before and after a version its effect is looked for."""
 LEAST_LOOK = datetime.timedelta(minutes=3)
 """Before so much of it is over, what a version did is not judged: a cold burst would decide it."""
 _SAME_RATIO = 0.05
 """What changed by less is told as unchanged: two quiet ten minutes differ by as much."""
-_INTERVALS = (
+INTERVALS = (
     ("ttft_seconds", "TTFT"),
     ("itl_seconds", "ITL"),
     ("e2e_seconds", "E2E"),
     ("queue_time_seconds", "Queue time"),
 )
-_PERCENTS = (50, 95, 99)
+PERCENTS = (50, 95, 99)
 _RATES = (
     ("generated_tokens_per_second", "Generated tokens/s"),
     ("prompt_tokens_per_second", "Prompt tokens/s"),
     ("finished_per_second", "Requests finished/s"),
 )
 Verdict = Literal["better", "worse", "same", "more", "less", "unknown"]
-_WORDS: dict[Verdict, str] = {
+WORDS: dict[Verdict, str] = {
     "better": "better",
     "worse": "worse",
     "same": "about the same",
@@ -64,53 +64,10 @@ class Effect:
     is_open: bool
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Stretches:
-    """Where a version's effect is looked for: from `since` to `stored_at`, and from `at`, when all engines were to run
-    it, to `until`. `next_number` is the version that cuts the second short, `is_open` says that it is not over."""
-
-    since: datetime.datetime
-    stored_at: datetime.datetime
-    at: datetime.datetime
-    until: datetime.datetime
-    next_number: int | None
-    is_open: bool
-
-
-class Dated(Protocol):
-    """A version, as far as it bounds the effect of its neighbours."""
-
-    number: int
-    created_at: datetime.datetime
-
-
-def stretches_of(version: Dated, *, older: Dated | None, newer: Dated | None, now: datetime.datetime) -> Stretches:
-    """The ten minutes before and after a version, cut where a neighbour was stored: its effect is its own. The time for
-    which one engine alone ran it is of neither."""
-    stored_at, at = version.created_at, _taken_to_all_at(version)
-    since = stored_at - LOOK if older is None else max(stored_at - LOOK, _taken_to_all_at(older))
-    is_cut = newer is not None and newer.created_at < at + LOOK
-    until = newer.created_at if newer is not None and is_cut else min(at + LOOK, now)
-    return Stretches(
-        since=since,
-        stored_at=stored_at,
-        at=at,
-        until=max(until, at),
-        next_number=newer.number if newer is not None and is_cut else None,
-        is_open=not is_cut and now < at + LOOK,
-    )
-
-
-def _taken_to_all_at(version: Dated) -> datetime.datetime:
-    canary = getattr(version, "canary", None)
-    ended_at: datetime.datetime | None = None if canary is None or canary.state != "promoted" else canary.ended_at
-    return ended_at or version.created_at
-
-
 def effect_of(stretches: Stretches, before: Measured | None, after: Measured | None) -> Effect:
     """The comparison of what was measured on both sides; without a verdict in its first minutes."""
     figures = tuple(
-        _compare_interval(name, title, percent, before, after) for name, title in _INTERVALS for percent in _PERCENTS
+        _compare_interval(name, title, percent, before, after) for name, title in INTERVALS for percent in PERCENTS
     )
     rates = tuple(_compare_rate(name, title, before, after) for name, title in _RATES)
     if stretches.is_open and stretches.until - stretches.at < LEAST_LOOK:
@@ -130,30 +87,48 @@ def _without_verdicts(figures: tuple[Figure, ...]) -> tuple[Figure, ...]:
 
 def _compare_interval(name: str, title: str, percent: int, before: Measured | None, after: Measured | None) -> Figure:
     old, new = _summary(before, name), _summary(after, name)
-    first, second = getattr(old, f"p{percent}"), getattr(new, f"p{percent}")
-    is_enough = min(old.count, new.count) >= LEAST_SAMPLES
-    verdict: Verdict = "unknown"
-    if is_enough:
-        verdict = _judge(first, second, if_less="better", if_more="worse")
+    return compare_costs(
+        f"{title} p{percent}",
+        getattr(old, f"p{percent}"),
+        getattr(new, f"p{percent}"),
+        told=milliseconds,
+        samples=(old.count, new.count),
+        is_enough=min(old.count, new.count) >= LEAST_SAMPLES,
+    )
+
+
+def compare_costs(
+    title: str,
+    first: float | None,
+    second: float | None,
+    *,
+    told: Callable[[float | None], str],
+    samples: tuple[int, int] | None,
+    is_enough: bool,
+) -> Figure:
+    """Something of which less is better, on both sides."""
+    verdict: Verdict = _judge(first, second, if_less="better", if_more="worse") if is_enough else "unknown"
     return Figure(
-        title=f"{title} p{percent}",
-        before=_milliseconds(first),
-        after=_milliseconds(second),
-        samples_before=f"{old.count:,}",
-        samples_after=f"{new.count:,}",
+        title=title,
+        before=told(first),
+        after=told(second),
+        samples_before="" if samples is None else f"{samples[0]:,}",
+        samples_after="" if samples is None else f"{samples[1]:,}",
         change=_change(first, second) if is_enough else "",
         verdict=verdict,
-        words=_WORDS[verdict],
+        words=WORDS[verdict],
     )
 
 
 def _compare_rate(name: str, title: str, before: Measured | None, after: Measured | None) -> Figure:
     first = None if before is None else before.means.get(name, 0.0)
     second = None if after is None else after.means.get(name, 0.0)
-    verdict: Verdict = "unknown"
-    if first is not None and second is not None:
-        # More load is neither better nor worse.
-        verdict = _judge(first, second, if_less="less", if_more="more")
+    return compare_loads(title, first, second)
+
+
+def compare_loads(title: str, first: float | None, second: float | None) -> Figure:
+    """A rate on both sides: more load is neither better nor worse."""
+    verdict = _judge(first, second, if_less="less", if_more="more")
     return Figure(
         title=title,
         before=_rate(first),
@@ -162,7 +137,7 @@ def _compare_rate(name: str, title: str, before: Measured | None, after: Measure
         samples_after="",
         change=_change(first, second),
         verdict=verdict,
-        words=_WORDS[verdict],
+        words=WORDS[verdict],
     )
 
 
@@ -213,11 +188,12 @@ def _minutes(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 60 else f"{seconds / 60:.2g} min"
 
 
-def _milliseconds(seconds: float | None) -> str:
+def milliseconds(seconds: float | None) -> str:
+    """A duration in milliseconds, for people."""
     if seconds is None:
         return "–"
-    milliseconds = 1000 * seconds
-    return f"{milliseconds:,.0f} ms" if milliseconds >= 100 else f"{milliseconds:.3g} ms"
+    value = 1000 * seconds
+    return f"{value:,.0f} ms" if value >= 100 else f"{value:.3g} ms"
 
 
 def _rate(value: float | None) -> str:

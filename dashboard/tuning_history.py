@@ -13,7 +13,14 @@ from django.shortcuts import redirect
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
-from dashboard.pages import PoolHeading, for_watchers, render_page, whole_number
+from dashboard.pages import (
+    PoolHeading,
+    for_watchers,
+    heading_of,
+    may_steer_pool,
+    render_page,
+    whole_number,
+)
 from dashboard.permissions import may_steer
 from dashboard.presenters import VersionRow, present_versions
 from dashboard.services import services_of
@@ -129,10 +136,10 @@ def _read_versions(name: str, user: Any, before: int | None) -> VersionsPage:
     history = read_history(pool, before=before, limit=PAGE_SIZE)
     url = reverse("dashboard:versions", kwargs={"pool": name})
     return VersionsPage(
-        pool=PoolHeading(pool.name, pool.model),
+        pool=heading_of(pool),
         rows=history.rows,
         newest=history.newest,
-        may_steer=may_steer(user),
+        may_steer=may_steer_pool(user, pool),
         newer_url=_newer_url(url, before, newest=history.newest),
         older_url=f"{url}?before={history.rows[-1].number}" if history.has_older else None,
     )
@@ -144,7 +151,7 @@ def _read_version(name: str, number: int, user: Any) -> VersionPage | None:
     if row is None:
         return None
     newest = selectors.newest_stored(pool).number
-    return VersionPage(pool=PoolHeading(pool.name, pool.model), row=row, newest=newest, may_steer=may_steer(user))
+    return VersionPage(pool=heading_of(pool), row=row, newest=newest, may_steer=may_steer_pool(user, pool))
 
 
 def _newer_url(url: str, before: int | None, *, newest: int) -> str | None:

@@ -16,7 +16,7 @@ from serving.contracts.tunables import Tunables
 from serving.telemetry.conditions import Condition, told
 from serving.tuning.canary_figures import EngineFigures
 
-_GUARDRAIL_MARKS = {"watching": "◔", "passed": "✓", "missed": "↩", "superseded": "–", "stuck": "▲"}
+_GUARDRAIL_MARKS = {"watching": "◔", "passed": "✓", "missed": "↩", "superseded": "–", "stuck": "▲", "called_off": "–"}
 
 
 class StoredGuardrail(Protocol):
@@ -112,7 +112,7 @@ def present_history(
             standing=_standing(version.number, in_force=in_force, tried=tried),
             is_in_force=version.number == in_force,
             may_be_restored=tried is None and version.number != in_force,
-            guardrail=present_guardrail(getattr(version, "guardrail", None)),
+            guardrail=present_guardrail(getattr(version, "guardrail", None), tried_on=_tried_on(version)),
             canary=_canary_in_words(getattr(version, "canary", None)),
             effect=effects.get(version.number),
         )
@@ -120,8 +120,8 @@ def present_history(
     )
 
 
-def present_guardrail(guardrail: StoredGuardrail | None) -> GuardrailLine | None:
-    """What a guardrail watches, or what became of it."""
+def present_guardrail(guardrail: StoredGuardrail | None, *, tried_on: str | None = None) -> GuardrailLine | None:
+    """What a guardrail watches, or what became of it. `tried_on` is the engine that alone runs the version."""
     if guardrail is None:
         return None
     mark = _GUARDRAIL_MARKS.get(guardrail.state, "?")
@@ -131,11 +131,19 @@ def present_guardrail(guardrail: StoredGuardrail | None) -> GuardrailLine | None
     words = condition.describe()
     if guardrail.state == "watching":
         until = guardrail.starts_at + datetime.timedelta(seconds=guardrail.watch_seconds)
-        return GuardrailLine(guardrail.state, mark, f"rolls back at {words}", guardrail.missed_since, until)
+        return GuardrailLine(
+            guardrail.state,
+            mark,
+            f"rolls back at {words}, measured {_of_whom(tried_on)}",
+            guardrail.missed_since,
+            until,
+        )
     if guardrail.state == "passed":
         return GuardrailLine(guardrail.state, mark, f"passed: not once {words}")
     if guardrail.state == "missed":
         return GuardrailLine(guardrail.state, mark, f"missed: {guardrail.note}")
+    if guardrail.state == "called_off":
+        return GuardrailLine(guardrail.state, mark, guardrail.note)
     return GuardrailLine(guardrail.state, mark, f"{guardrail.state}: {guardrail.note}")
 
 
@@ -160,9 +168,9 @@ def present_canary(figures: Iterable[EngineFigures]) -> tuple[CanaryRow, ...]:
             engine_id=engine.engine_id,
             is_canary=engine.is_canary,
             version=engine.version,
-            step="–" if engine.step_ms is None else told(engine.step_ms, "ms"),
-            rate=f"{engine.generated_tokens_per_second:,.1f}",
-            preemptions=f"{engine.num_preemptions:,}",
+            step="–" if engine.work.step_ms is None else told(engine.work.step_ms, "ms"),
+            rate=f"{engine.work.generated_tokens_per_second:,.1f}",
+            preemptions=f"{engine.work.num_preemptions:,}",
             running=engine.num_running,
             waiting=engine.num_waiting,
         )
@@ -184,6 +192,15 @@ def _as_typed(value: Any) -> str:
 
 def _standing(number: int, *, in_force: int, tried: int | None) -> str:
     return "in force" if number == in_force else "on one engine" if number == tried else ""
+
+
+def _of_whom(tried_on: str | None) -> str:
+    return "over all engines" if tried_on is None else f"on {tried_on} alone"
+
+
+def _tried_on(version: StoredVersion) -> str | None:
+    canary = getattr(version, "canary", None)
+    return canary.engine_id if canary is not None and canary.state == "running" else None
 
 
 def _canary_in_words(canary: Any) -> str:

@@ -14,15 +14,23 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods
 from redis import Redis
 
-from dashboard.pages import PoolHeading, for_watchers, render_page, whole_number
+from dashboard.pages import (
+    PoolHeading,
+    for_watchers,
+    heading_of,
+    may_steer_pool,
+    render_page,
+    whole_number,
+)
 from dashboard.permissions import may_steer
+from dashboard.pool_gone import render_pool_page
 from dashboard.presenters import VersionRow
 from dashboard.services import services_of
 from dashboard.signing import acting
 from dashboard.threads import in_thread
 from dashboard.tuning_history import read_newer
 from dashboard.tuning_presenters import PresetCard, present_presets
-from dashboard.tuning_reading import envelope_among, num_taking_work, read_engines
+from dashboard.tuning_reading import envelope_among, ids_taking_work, read_engines
 from dashboard.tuning_terms import TermsForm, read_terms
 from serving.contracts.actors import Author
 from serving.contracts.errors import DomainError, InvalidValue, PoolNotFound, StaleVersion
@@ -56,7 +64,8 @@ async def preset(request: HttpRequest, pool: str, name: str) -> HttpResponseBase
         raise Http404
     user, redis = await request.auser(), services_of(request).blocking_redis
     if request.method != "POST":
-        return await render_page(request, "dashboard/preset.html", await in_thread(_read, pool, name, user, redis))
+        page = await in_thread(_read, pool, name, user, redis)
+        return await render_pool_page(request, "dashboard/preset.html", page)
     if not await in_thread(may_steer, user):
         raise PermissionDenied
     based_on = whole_number(request.POST.get("based_on"))
@@ -79,13 +88,13 @@ def _read(pool_name: str, name: str, user: Any, redis: Redis) -> PresetPage:
     current = selectors.current_tunables(pool_name)
     engines = read_engines(redis, pool_name)
     return PresetPage(
-        pool=PoolHeading(pool.name, pool.model),
+        pool=heading_of(pool),
         preset=next(card for card in present_presets(current.tunables) if card.name == name),
         in_force=current.version,
         conflicts=tuple(conflicts_of(current.tunables.changed(preset_changes(name)), envelope_among(engines))),
-        terms=TermsForm(num_engines=num_taking_work(engines)),
+        terms=TermsForm(engines=ids_taking_work(engines)),
         reason=f"preset {name}: {PRESETS[name].reason}",
-        may_steer=may_steer(user),
+        may_steer=may_steer_pool(user, pool),
     )
 
 
@@ -103,7 +112,7 @@ def _read_refused(
     is_late = isinstance(error, StaleVersion) and based_on is not None
     return dataclasses.replace(
         page,
-        terms=read_terms(form, num_engines=page.terms.num_engines),
+        terms=read_terms(form, engines=page.terms.engines),
         reason=form.get("reason", ""),
         problem=error.message,
         newer=read_newer(pool_name, based_on) if is_late and based_on is not None else (),
@@ -116,7 +125,7 @@ def _store(
     """The number of the version that was stored. Raises what `services.change` does."""
     if based_on is None:
         raise InvalidValue("based_on", form.get("based_on"), "the number of the version in force")
-    terms = read_terms(form, num_engines=None)
+    terms = read_terms(form, engines=None)
     version = services.change(
         pool_name,
         preset_changes(name),
@@ -126,5 +135,6 @@ def _store(
         based_on=based_on,
         guardrail=terms.guardrail(),
         canary=terms.is_canary,
+        canary_engine=terms.engine or None,
     )
     return int(version.number)

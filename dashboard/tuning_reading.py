@@ -10,15 +10,18 @@ from typing import Any
 from django.utils import timezone
 from redis import Redis
 
-from dashboard.tuning_effect import Effect, effect_of, stretches_of
+from dashboard.tuning_effect import Effect, effect_of
 from dashboard.tuning_presenters import CanaryRow, HistoryRow, present_canary, present_history
+from dashboard.tuning_verdict import CanaryVerdict, present_verdict
 from serving.contracts.errors import Unavailable
-from serving.contracts.ids import EngineId, PoolName
+from serving.contracts.ids import PoolName
 from serving.contracts.messages import EngineSnapshot
 from serving.telemetry.history_selectors import measured_between
-from serving.tuning import selectors
-from serving.tuning.canary_figures import figures_since
+from serving.tuning import canaries, selectors
+from serving.tuning.canary_reading import read_canary
 from serving.tuning.conflicts import Envelope, envelope_of
+from serving.tuning.effect_keeping import KeptEffect, kept_effects
+from serving.tuning.effects import ran_on_all, stretches_of
 from serving.tuning.living import envelope_in, living_engines
 
 
@@ -34,13 +37,14 @@ class HistoryPage:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryPanel:
-    """A version that is tried on one engine. `is_gone` says that the engine does not live, `is_known` that Redis
-    told which do."""
+    """A version that is tried on one engine. `verdict` is None where no monitor tells of its requests; `is_gone` says
+    that the engine does not live, `is_known` that Redis told which do."""
 
     number: int
     engine_id: str
     started_at: datetime.datetime
     rows: tuple[CanaryRow, ...]
+    verdict: CanaryVerdict | None
     is_gone: bool
     is_known: bool
 
@@ -70,32 +74,28 @@ def read_version(pool: Any, number: int) -> HistoryRow | None:
     canary = selectors.running_canary(pool)
     (row,) = present_history(
         [version],
-        {number: _read_effect(pool.name, version, older, newer)} if older is not None else {},
+        {number: _read_effect(pool.name, version, older, newer, kept=kept_effects([version]))}
+        if older is not None and ran_on_all(version)
+        else {},
         in_force=selectors.newest_version_of(pool).number,
         tried=None if canary is None else canary.version.number,
     )
     return row
 
 
-def read_canary(pool: Any, engines: Sequence[EngineSnapshot] | None) -> CanaryPanel | None:
+def read_panel(pool: Any, engines: Sequence[EngineSnapshot] | None, redis: Redis) -> CanaryPanel | None:
     """What is tried, and how its engine does beside the others; None where nothing is. `engines` are those that live,
     None where that is not known."""
-    canary = selectors.running_canary(pool)
-    if canary is None:
+    reading = read_canary(pool, engines or (), redis)
+    if reading is None:
         return None
-    living = engines or ()
-    figures = figures_since(
-        canary.baseline,
-        living,
-        canary=EngineId(canary.engine_id),
-        seconds=(timezone.now() - canary.started_at).total_seconds(),
-    )
     return CanaryPanel(
-        number=canary.version.number,
-        engine_id=canary.engine_id,
-        started_at=canary.started_at,
-        rows=present_canary(figures),
-        is_gone=engines is not None and not any(engine.engine_id == canary.engine_id for engine in living),
+        number=reading.number,
+        engine_id=reading.engine_id,
+        started_at=reading.started_at,
+        rows=present_canary(reading.engines),
+        verdict=present_verdict(reading),
+        is_gone=engines is not None and reading.is_gone,
         is_known=engines is not None,
     )
 
@@ -108,9 +108,10 @@ def read_engines(redis: Redis, pool: str) -> list[EngineSnapshot] | None:
         return None
 
 
-def num_taking_work(engines: Sequence[EngineSnapshot] | None) -> int | None:
-    """How many of them take work; None where it is not known which live."""
-    return None if engines is None else sum(engine.state == "ready" for engine in engines)
+def ids_taking_work(engines: Sequence[EngineSnapshot] | None) -> tuple[str, ...] | None:
+    """Those of them that take work, the one first that tries a change where none is chosen; None where it is not known
+    which live."""
+    return None if engines is None else tuple(engine.engine_id for engine in canaries.taking_work(engines))
 
 
 def envelope_among(engines: Sequence[EngineSnapshot] | None) -> Envelope | None:
@@ -120,15 +121,19 @@ def envelope_among(engines: Sequence[EngineSnapshot] | None) -> Envelope | None:
 
 def _read_effects(name: str, found: Sequence[Any], shown: Sequence[Any], newest: Any) -> Mapping[int, Effect]:
     neighbours = zip(shown, [*found[1:], None], [newest, *shown], strict=False)
-    # A pool's first version has nothing before it.
+    kept = kept_effects(shown)
+    # A pool's first version has nothing before it, and what one engine alone ran did nothing to the pool.
     return {
-        version.number: _read_effect(name, version, older, newer)
+        version.number: _read_effect(name, version, older, newer, kept=kept)
         for version, older, newer in neighbours
-        if older is not None
+        if older is not None and ran_on_all(version)
     }
 
 
-def _read_effect(name: str, version: Any, older: Any, newer: Any) -> Effect:
+def _read_effect(name: str, version: Any, older: Any, newer: Any, *, kept: Mapping[int, KeptEffect]) -> Effect:
     stretches = stretches_of(version, older=older, newer=newer, now=timezone.now())
+    own = kept.get(version.number)
+    if own is not None:
+        return effect_of(stretches, own.before, own.after)
     before = measured_between(name, stretches.since, stretches.stored_at)
     return effect_of(stretches, before, measured_between(name, stretches.at, stretches.until))

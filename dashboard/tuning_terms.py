@@ -14,7 +14,8 @@ from serving.tuning.canaries import LEAST_ENGINES
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TermsForm:
-    """The fields as typed. `num_engines` take work; None where that is not known."""
+    """The fields as typed. `engines` are the ids of those that take work, the one that tries a change where none is
+    chosen first; None where they are not known."""
 
     is_guarded: bool = False
     metric: str = "ttft_p95"
@@ -22,8 +23,14 @@ class TermsForm:
     window: str = "60"
     watch: str = "600"
     is_canary: bool = False
-    num_engines: int | None = None
+    engine: str = ""
+    engines: tuple[str, ...] | None = None
     metrics: tuple[MetricOption, ...] = dataclasses.field(default_factory=present_metrics)
+
+    @property
+    def num_engines(self) -> int | None:
+        """How many take work; None where that is not known."""
+        return None if self.engines is None else len(self.engines)
 
     @property
     def may_try(self) -> bool:
@@ -44,7 +51,7 @@ class TermsForm:
         return terms
 
 
-def read_terms(form: Mapping[str, str], *, num_engines: int | None) -> TermsForm:
+def read_terms(form: Mapping[str, str], *, engines: tuple[str, ...] | None) -> TermsForm:
     """The form's fields; those that are missing are as on an empty form."""
     empty = TermsForm()
     return TermsForm(
@@ -54,7 +61,8 @@ def read_terms(form: Mapping[str, str], *, num_engines: int | None) -> TermsForm
         window=form.get("window", empty.window).strip(),
         watch=form.get("watch", empty.watch).strip(),
         is_canary="canary" in form,
-        num_engines=num_engines,
+        engine=form.get("canary_engine", "").strip(),
+        engines=engines,
     )
 
 

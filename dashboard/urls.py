@@ -3,6 +3,7 @@
 from django.urls import path
 
 from dashboard import (
+    account,
     alerts,
     audit,
     fleet,
@@ -23,14 +24,16 @@ from dashboard import (
     tuning,
     tuning_history,
     tuning_presets,
+    user_pages,
     views,
 )
-from dashboard.signing import SignIn, SignOut
+from dashboard.signing import SignIn, SignOut, session
 
 app_name = "dashboard"
 
 urlpatterns = [
     path("", views.live, name="live"),
+    path("live/", views.live, name="live_by_name"),
     path("pools/<str:pool>/", views.live, name="pool"),
     path("steps/", steps.steps, name="steps"),
     path("pools/<str:pool>/steps/", steps.steps, name="pool_steps"),
@@ -40,6 +43,7 @@ urlpatterns = [
     path("pools/<str:pool>/tuning/conflicts.json", tuning.conflicts, name="tuning_conflicts"),
     path("pools/<str:pool>/tuning/presets/<str:name>/", tuning_presets.preset, name="tuning_preset"),
     path("pools/<str:pool>/tuning/canary/<int:number>/<str:way>", tuning.end_canary, name="tuning_canary"),
+    path("pools/<str:pool>/tuning/guardrails/<int:number>/call-off", tuning.call_off, name="tuning_call_off"),
     path("pools/<str:pool>/versions/", tuning_history.versions, name="versions"),
     path("pools/<str:pool>/versions/<int:number>/", tuning_history.version, name="version"),
     path("pools/<str:pool>/versions/<int:number>/roll-back", tuning_history.roll_back, name="roll_back"),
@@ -66,6 +70,7 @@ urlpatterns = [
     path("alerts/banner", alerts.banner, name="alert_banner"),
     path("alerts/new/", alerts.new, name="alert_rule_new"),
     path("alerts/<int:rule_id>/", alerts.edit, name="alert_rule"),
+    path("alerts/<int:rule_id>/secret", alerts.renew_secret, name="alert_rule_secret"),
     path("alerts/<int:rule_id>/delete", alerts.delete, name="alert_rule_delete"),
     path("tenants/", tenant_list.tenants, name="tenants"),
     path("tenants/new/", tenants.new, name="tenant_new"),
@@ -87,6 +92,14 @@ urlpatterns = [
     path("tenants/<int:tenant_id>/keys/<str:prefix>/revoke/", tenant_keys.revoke, name="tenant_key_revoke"),
     path("tenants/<int:tenant_id>/usage/", tenant_usage.usage, name="tenant_usage"),
     path("tenants/<int:tenant_id>/usage.csv", tenant_usage.usage_csv, name="tenant_usage_csv"),
+    path("session.json", session, name="session"),
+    path("users/", user_pages.users, name="users"),
+    path("users/new/", user_pages.new, name="user_new"),
+    path("users/<int:user_id>/", user_pages.user, name="user"),
+    path("users/<int:user_id>/password", user_pages.password, name="user_password"),
+    path("users/<int:user_id>/end-sessions", user_pages.end_sessions, name="user_sessions_end"),
+    path("account/", account.account, name="account"),
+    path("account/end-other-sessions", account.end_other_sessions, name="account_sessions_end"),
     path("login/", SignIn.as_view(), name="login"),
     path("logout/", SignOut.as_view(), name="logout"),
 ]

@@ -9,8 +9,9 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.views.decorators.http import require_safe
 
-from dashboard.pages import PoolHeading, for_watchers, read_pools, render_page
+from dashboard.pages import PoolHeading, for_watchers, heading_of, read_pools
 from dashboard.permissions import may_prompt, may_steer
+from dashboard.pool_gone import render_pool_page
 from dashboard.presenters import present_levers, present_windows
 from dashboard.routing import live_path
 from dashboard.threads import in_thread
@@ -23,7 +24,8 @@ from serving.tuning import selectors
 @for_watchers
 async def live(request: HttpRequest, pool: str | None = None) -> HttpResponseBase:
     """A pool's Live page; the first pool's where none is named."""
-    return await render_page(request, "dashboard/live.html", await in_thread(_read_live, pool, await request.auser()))
+    page = await in_thread(_read_live, pool, await request.auser())
+    return await render_pool_page(request, "dashboard/live.html", page)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,7 @@ class LivePage:
 def _read_live(name: str | None, user: Any) -> LivePage:
     pools, pool = read_pools(name)
     return LivePage(
-        pool=None if pool is None else PoolHeading(pool.name, pool.model),
+        pool=None if pool is None else heading_of(pool),
         pools=pools,
         socket_path="" if pool is None else live_path(pool.name),
         windows=present_windows(WINDOWS_SECONDS),

@@ -2,31 +2,54 @@
 
 from __future__ import annotations
 
-import uuid
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
+import hypothesis
 import pytest
 import pytest_django
 import redis
+from django.test import TransactionTestCase
 
 from tests.audit.triggers import drop_triggers
-from tests.servers import running_postgres, running_valkey
+from tests.choosing import KINDS, kinds_in, may_have_chosen
+from tests.emptying import empty_tables
+from tests.servers import new_database, running_postgres, running_valkey
 
-_LONGEST = "tests/engine/test_default_model_text.py"
+_LONGEST = (
+    "tests/engine/test_default_model_text.py",
+    "tests/dashboard/test_database.py",
+    "tests/config/test_on_postgresql.py",
+)
+
+# However loaded the machine is, an example may take its time.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Load no file in which nothing is of the kinds that were asked for."""
+    expression = str(config.option.markexpr)
+    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return True if is_test and expression and not may_have_chosen(collection_path, expression) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest module first: where modules run side by side, none is left to run alone at the end."""
+    """Put the longest modules first: where modules run side by side, none is left to run alone at the end."""
     items.sort(key=lambda item: not item.nodeid.startswith(_LONGEST))
+    for path, of_file in itertools.groupby(items, key=lambda item: item.path):
+        found = {mark.name for item in of_file for mark in item.iter_markers()} & KINDS
+        if unseen := found - kinds_in(path.read_text(encoding="utf-8")):
+            raise pytest.UsageError(f"{path}: marks come from elsewhere, so that runs may miss the file: {unseen}")
 
 
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None, django_db_blocker: pytest_django.DjangoDbBlocker) -> None:
-    """As ever, but that the audit's table can be emptied: SQLite does so after a test by deleting rows."""
+    """As ever, but that tables are emptied by deleting rows, the audit's too."""
     with django_db_blocker.unblock():
         drop_triggers()
+    TransactionTestCase._fixture_teardown = empty_tables
 
 
 @pytest.fixture(scope="session")
@@ -54,10 +77,7 @@ def postgres_url() -> Iterator[str]:
 @pytest.fixture
 def fresh_postgres_url(postgres_url: str) -> str:
     """The URL of a database of the test's own in the session's PostgreSQL."""
-    name = f"footplate_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    return postgres_url.replace("/footplate?", f"/{name}?")
+    return new_database(postgres_url)
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,6 +87,14 @@ def running_postgres() -> Iterator[str]:
             except subprocess.TimeoutExpired:
                 server.kill()
                 server.wait()
+
+
+def new_database(url: str) -> str:
+    """The URL of a new database in the PostgreSQL of `running_postgres`."""
+    name = f"footplate_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return url.replace("/footplate?", f"/{name}?")
 
 
 def _copy_wheel(packages: Path, into: Path) -> Path:

@@ -9,6 +9,8 @@ import secrets
 
 SCOPES = ("generate", "batch", "observe", "operate", "admin")
 """What a key may be good for. None implies another."""
+OFFERED_SCOPES = tuple(scope for scope in SCOPES if scope != "batch")
+"""Those that open something at present: nothing asks for `batch`."""
 
 _PREFIX_BYTES = 6
 _SECRET_BYTES = 32

@@ -101,6 +101,13 @@ def key_facts_by_tenant(tenants: Sequence[Tenant], *, at: datetime.datetime) -> 
     return {row["tenant"]: KeyFacts(num_valid=row["num_valid"], last_used_at=row["last_used"]) for row in found}
 
 
+def last_days_without_key(tenants: Sequence[Tenant]) -> dict[int, datetime.date]:
+    """The last day of UTC on which anything was used on the account of each of these tenants without a key, as the
+    console's prompts do, by id; those of which that never happened are left out."""
+    rows = Usage.objects.filter(tenant__in=[tenant.pk for tenant in tenants], key_prefix="").order_by()
+    return dict(rows.values("tenant").annotate(last=Max("day")).values_list("tenant", "last"))
+
+
 def top_tenants(*, since_day: datetime.date, limit: int = 10) -> list[Talker]:
     """The tenants that used most tokens from `since_day` on, the most first."""
     found = _top(("tenant", "tenant__name"), since_day=since_day, limit=limit)

@@ -16,7 +16,7 @@ from redis import Redis
 
 from serving.admission.auditing import check_reason, write_down
 from serving.admission.epochs import begin_epoch_on_commit
-from serving.admission.keys import SCOPES, KeyText, make_key
+from serving.admission.keys import OFFERED_SCOPES, SCOPES, KeyText, make_key
 from serving.admission.models import ApiKey, Tenant
 from serving.admission.quotas import change_quotas
 from serving.admission.selectors import find_key, find_tenant
@@ -147,7 +147,7 @@ def _store_key(
 def _checked_scopes(scopes: Iterable[str]) -> tuple[str, ...]:
     wanted = tuple(dict.fromkeys(scopes))
     if not wanted or not set(wanted) <= set(SCOPES):
-        raise InvalidValue("scopes", list(wanted), "some of " + ", ".join(SCOPES))
+        raise InvalidValue("scopes", list(wanted), "some of " + ", ".join(OFFERED_SCOPES))
     return wanted
 
 

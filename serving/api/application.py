@@ -14,7 +14,7 @@ from ninja.openapi.schema import OpenAPISchema
 from ninja.operation import Operation
 from pydantic import BaseModel
 
-from serving.api import completions, embeddings, health, metrics, models, ops, tenant_keys, tenants, tokenizing
+from serving.api import completions, embeddings, health, metrics, models, ops, tenant_keys, tenants, tokenizing, trials
 from serving.api.auth import KeyWithScope
 from serving.api.bodies import ChatCompletion, ChatCompletionChunk, Completion, Model, ModelList
 from serving.api.compatibility import describe_compatibility
@@ -135,9 +135,15 @@ def _add_steering(api: NinjaAPI) -> None:
     get("/ops/v1/pools/{pool}/tunables")(ops.show_tunables)
     get("/ops/v1/pools/{pool}/tunables/versions")(ops.list_versions)
     get("/ops/v1/pools/{pool}/snapshot")(ops.show_snapshot)
+    get("/ops/v1/pools/{pool}/guardrail")(trials.show_guardrail)
+    get("/ops/v1/pools/{pool}/canary")(trials.show_canary)
     write: dict[str, Any] = {"auth": KeyWithScope("operate"), "tags": ["steering"], "openapi_extra": _answers(None)}
     api.patch("/ops/v1/pools/{pool}/tunables", **write)(ops.change_tunables)
     api.post("/ops/v1/pools/{pool}/tunables/rollback", **write)(ops.roll_back_tunables)
+    api.post("/ops/v1/pools/{pool}/canary/promote", **write)(trials.promote_canary)
+    api.post("/ops/v1/pools/{pool}/canary/withdraw", **write)(trials.withdraw_canary)
+    calling_off = {**write, "openapi_extra": {**_answers(None), "parameters": trials.CALL_OFF_PARAMETERS}}
+    api.delete("/ops/v1/pools/{pool}/guardrail", **calling_off)(trials.delete_guardrail)
 
 
 def _add_tenants(api: NinjaAPI) -> None:

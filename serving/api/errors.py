@@ -33,6 +33,7 @@ _STATUS_AND_TYPE = {
     "tenant_not_found": (404, "invalid_request_error"),
     "key_not_found": (404, "invalid_request_error"),
     "name_taken": (409, "conflict_error"),
+    "pool_not_configured": (409, "conflict_error"),
     "stale_version": (409, "conflict_error"),
     "canary_running": (409, "conflict_error"),
     "aborted_by_operator": (410, "aborted_error"),  # gone for good: clients try again after most others

@@ -257,23 +257,3 @@ class ChatCompletionRequest(GenerationRequest):
         ge=0,
         le=MAX_LOGPROBS,
     )
-
-
-class TunablesChange(StrictModel):
-    """`PATCH /ops/v1/pools/{pool}/tunables`."""
-
-    changes: dict[str, Any] = admitting("an object of tunables and their new values", default=..., min_length=1)
-    reason: str | None = admitting("a text of up to 500 characters", about="Why", max_length=500)
-    based_on: int | None = admitting(
-        "the number of a version", about="Refuse the change where another version is in force by now", ge=1
-    )
-
-
-class Rollback(StrictModel):
-    """`POST /ops/v1/pools/{pool}/tunables/rollback`."""
-
-    version: int = admitting("the number of a stored version", default=..., ge=1, le=_INT32)
-    reason: str | None = admitting("a text of up to 500 characters", about="Why", max_length=500)
-    based_on: int | None = admitting(
-        "the number of a version", about="Refuse to roll back where another version is in force by now", ge=1
-    )

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from serving.admission.auditing import LONGEST_REASON
-from serving.admission.keys import SCOPES
+from serving.admission.keys import OFFERED_SCOPES, SCOPES
 from serving.admission.services import LONGEST_LABEL
 from serving.admission.tenants import LEAST_WEIGHT, LONGEST_NAME, MOST_POOLS, MOST_WEIGHT
 from serving.api.strict import MAX_INT, StrictModel, admitting
@@ -60,7 +60,9 @@ class TenantChange(TenantAttributes):
 class NewKey(StrictModel):
     """`POST /ops/v1/tenants/{tenant_id}/keys`."""
 
-    scopes: list[str] = admitting("some of " + ", ".join(SCOPES), default=..., min_length=1, max_length=len(SCOPES))
+    scopes: list[str] = admitting(
+        "some of " + ", ".join(OFFERED_SCOPES), default=..., min_length=1, max_length=len(SCOPES)
+    )
     label: str | None = admitting(
         f"a text of up to {LONGEST_LABEL} characters", about="What the key is for", max_length=LONGEST_LABEL
     )

@@ -61,7 +61,9 @@ async def _start_application() -> Entrance:
     from django.conf import settings
 
     from serving.config.services import build_services
+    from serving.prepared import check_prepared
 
+    check_prepared(needs_secret=True)
     services = await build_services(settings)
     await services.start()
     return build_application(services)

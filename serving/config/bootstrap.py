@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
+import logging
 import os
 import secrets
 import signal
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from django.conf import settings
@@ -27,11 +25,14 @@ from serving.admission.tenants import ensure_tenant
 from serving.audit.services import record
 from serving.config import static_files
 from serving.config.frontend import Frontend
+from serving.config.home import StartProblem, keep_secret, locked_home
 from serving.config.pools import PoolSettings
 from serving.config.processes import signal_group, start_child
 from serving.contracts.actors import Actor
 from serving.contracts.messages import MAX_PRIORITY
-from serving.tuning.services import ensure_pool
+from serving.tuning.services import ensure_pool, leave_out_others
+
+logger = logging.getLogger(__name__)
 
 OPERATOR = "operator"
 FIRST_TENANT = "default"
@@ -40,33 +41,9 @@ FIRST_START = Actor("first start", "system")
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 
 
-class StartProblem(Exception):
-    """The start cannot go on; the message is one line for the operator."""
-
-
 def first_run_file() -> Path:
     """Where the first start leaves address and credentials, for its owner's eyes only."""
     return Path(settings.FOOTPLATE_HOME) / "first-run.json"
-
-
-@contextlib.contextmanager
-def locked_home() -> Iterator[None]:
-    """Keep every other `serve` off FOOTPLATE_HOME. Raises `StartProblem` where one is there, or the disk is closed."""
-    home: Path = settings.FOOTPLATE_HOME
-    try:
-        for name in ("logs", "models"):
-            (home / name).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=home) as probe:
-            probe.write(b"footplate")
-        lock = (home / "serve.lock").open("a")
-    except OSError as error:
-        raise StartProblem(f"FOOTPLATE_HOME {home} cannot be written ({error.strerror})") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise StartProblem(f"another `serve` runs on {home}; stop it, or set FOOTPLATE_HOME") from None
-        yield
 
 
 def pools_to_import_for() -> list[PoolSettings]:
@@ -106,35 +83,58 @@ def import_default_model() -> None:
 
 def prepare(report: Callable[[str], None]) -> None:
     """What the processes of a deployment need before they start; operator and keys are left to the deployer."""
-    prepare_database(report, with_accounts=False)
-    collect_static_files()
-    if pools_to_import_for():
-        report(f"importing the default model, {DEFAULT_MODEL}")
-        import_default_model()
+    with locked_home() as home:
+        to_import_for = pools_to_import_for()
+        prepare_database(report, with_accounts=False)
+        home.keep()
+        collect_static_files()
+        if to_import_for:
+            report(f"importing the default model, {DEFAULT_MODEL}")
+            import_default_model()
 
 
 def prepare_database(report: Callable[[str], None], *, with_accounts: bool) -> bool:
-    """Migrate, make the pools and the console's roles and, `with_accounts` and on the first start, operator, tenant and
-    key.
+    """Keep the secret, migrate, make the pools and the console's roles and, `with_accounts` and on the first start,
+    operator, tenant and key.
 
     Returns whether the accounts were made. Raises `StartProblem` where the database cannot be reached. Leaves no
     connection open.
     """
     try:
+        keep_secret()
         _probe_database()
         _migrate(report)
         for pool in _pools():
             ensure_pool(pool.name, pool.model.name)
+        for name in leave_out_others([pool.name for pool in _pools()]):
+            report(f"pool {name} is no longer configured: its past stays, and nothing can be done to it")
         ensure_roles()
         return with_accounts and _make_first_accounts()
     except DatabaseError as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise StartProblem(f"the database does not answer ({reason}); see DATABASE_URL") from None
+    except OSError as error:
+        raise StartProblem(f"FOOTPLATE_HOME {settings.FOOTPLATE_HOME} cannot be written ({error.strerror})") from None
     finally:
         for connection in connections.all(initialized_only=True):
             connection.close()
             if hasattr(connection, "close_pool"):
                 connection.close_pool()
+
+
+def settle_database() -> None:
+    """Have SQLite put into its file what is only in its log yet, so that a copy of the file has all. Where nobody else
+    has it open, the log goes. Any other database, or one that is busy, is left as it is."""
+    connection = connections["default"]
+    if connection.vendor != "sqlite" or not Path(connection.settings_dict["NAME"]).exists():
+        return
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except DatabaseError as error:
+        logger.warning("the log of %s is left beside it: %s", connection.settings_dict["NAME"], error)
+    finally:
+        connection.close()
 
 
 def collect_static_files() -> None:

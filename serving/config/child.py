@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from pathlib import Path
 from serving.config.processes import describe_exit, signal_group, start_child
 
 MAX_LOG_BYTES = 16 * 1024 * 1024
-"""A log that has grown beyond this is set aside (one older one is kept) when its child starts."""
+"""A log that has grown beyond this is set aside; one older one is kept."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +111,18 @@ class Child:
         signal_group(self._process, signal.SIGKILL)
         self._process.wait()
 
+    def bound_log(self) -> None:
+        """Set the log aside where it has grown too long, while the process goes on writing it. Raises OSError.
+
+        What the process writes between the last byte that is copied and the cut, some microseconds, is lost.
+        """
+        if not _is_too_long(self.log):
+            return
+        with self.log.open("rb+") as log, _older(self.log).open("wb") as older:
+            shutil.copyfileobj(log, older)
+            log.truncate(0)  # the process appends: it goes on at the new end
+        self._log_start = 0
+
     def last_words(self) -> str:
         """The last line that the latest process wrote, empty where it wrote none."""
         try:
@@ -128,5 +141,13 @@ class Child:
 
 def _rotate(log: Path) -> None:
     log.parent.mkdir(parents=True, exist_ok=True)
-    if log.exists() and log.stat().st_size > MAX_LOG_BYTES:
-        log.replace(log.with_suffix(".log.1"))
+    if _is_too_long(log):
+        log.replace(_older(log))
+
+
+def _is_too_long(log: Path) -> bool:
+    return log.exists() and log.stat().st_size > MAX_LOG_BYTES
+
+
+def _older(log: Path) -> Path:
+    return log.with_name(f"{log.name}.1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import secrets
@@ -108,13 +109,27 @@ def embedded_socket(home: Path) -> Path:
     return Path(tempfile.gettempdir()) / f"footplate-{digest}.sock"
 
 
-def stored_secret(path: Path) -> str:
-    """The secret kept in `path`; made there, readable by its owner alone, where it does not exist yet."""
+def read_secret(path: Path) -> str:
+    """The secret kept in `path`; one that this process alone has where there is none. Raises OSError."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
         return path.read_text().strip()
-    with os.fdopen(descriptor, "w") as file:
-        secret = secrets.token_urlsafe(48)
-        file.write(secret)
-    return secret
+    except FileNotFoundError:
+        return secrets.token_urlsafe(48)
+
+
+def stored_secret(path: Path) -> str:
+    """The secret kept in `path`; made there, readable by its owner alone, where it does not exist yet.
+
+    It is there whole or not at all, whoever makes it at the same time. Raises OSError.
+    """
+    if path.exists():
+        return path.read_text().strip()
+    descriptor, new = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_urlsafe(48))
+        with contextlib.suppress(FileExistsError):
+            os.link(new, path)
+    finally:
+        os.unlink(new)
+    return path.read_text().strip()

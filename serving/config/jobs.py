@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from celery.beat import EmbeddedService
 from celery.worker import state
+from django.conf import settings
 
 from serving.config.celery import app
 from serving.config.presence import presence
+
+_BEAT_SECONDS = 0.5
+"""How long the beat sleeps at most: a stop waits for its end."""
 
 
 def run_jobs(*, with_beat: bool) -> int:
@@ -15,8 +19,9 @@ def run_jobs(*, with_beat: bool) -> int:
     Run the beat in one process only: two would send everything twice. As a thread it also ends with the process,
     whatever ends that.
     """
-    beat = EmbeddedService(app, thread=True, schedule_filename=app.conf.beat_schedule_filename) if with_beat else None
+    beat = _beat() if with_beat else None
     if beat is not None:
+        settings.FOOTPLATE_HOME.mkdir(parents=True, exist_ok=True)  # the beat keeps its place there
         beat.start()
     worker = app.Worker(pool_cls="solo", concurrency=1, quiet=True, loglevel="WARNING", without_mingle=True)
     with presence("jobs", doing=_tasks_at_work):
@@ -24,6 +29,12 @@ def run_jobs(*, with_beat: bool) -> int:
     if beat is not None:
         beat.stop()
     return int(worker.exitcode or 0)
+
+
+def _beat() -> EmbeddedService:
+    return EmbeddedService(
+        app, thread=True, max_interval=_BEAT_SECONDS, schedule_filename=app.conf.beat_schedule_filename
+    )
 
 
 def _tasks_at_work() -> str:

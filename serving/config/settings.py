@@ -9,7 +9,7 @@ from typing import Any
 
 import dj_database_url
 
-from serving.config.env import EnvironmentProblem, embedded_socket, process_environment, stored_secret
+from serving.config.env import EnvironmentProblem, embedded_socket, process_environment, read_secret
 from serving.config.pools import read_own_pool, read_pools
 
 _env = process_environment()
@@ -58,9 +58,11 @@ FOOTPLATE_RESTARTS = _env.optional_integer("FOOTPLATE_RESTARTS", low=0, high=2**
 # --- Django --------------------------------------------------------------------------------------------------------
 
 DEBUG = _env.flag("FOOTPLATE_DEBUG", default=False)
+SECRET_KEY_FILE = None if _env.text("SECRET_KEY", "") else FOOTPLATE_HOME / "secret_key"
+"""Where the first start keeps the secret that nobody has set. Until then each process has one of its own, so that
+looking at settings makes no file."""
 try:
-    FOOTPLATE_HOME.mkdir(parents=True, exist_ok=True)
-    SECRET_KEY = _env.text("SECRET_KEY", "") or stored_secret(FOOTPLATE_HOME / "secret_key")
+    SECRET_KEY = _env.text("SECRET_KEY", "") if SECRET_KEY_FILE is None else read_secret(SECRET_KEY_FILE)
 except OSError as _error:
     raise EnvironmentProblem(
         "FOOTPLATE_HOME", str(FOOTPLATE_HOME), f"a folder that can be written ({_error.strerror})"
@@ -92,6 +94,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "dashboard.middleware.content_security_policy",
+    "dashboard.middleware.compressed",
     "dashboard.middleware.problem_pages",
 ]
 ROOT_URLCONF = "serving.config.urls"
@@ -125,6 +128,7 @@ APPEND_SLASH = False
 LOGIN_URL = "/console/login/"
 LOGIN_REDIRECT_URL = "/console/"
 AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
@@ -136,6 +140,8 @@ SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = _tls
 SECURE_HSTS_SECONDS = 31_536_000 if _tls else 0
 SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = _tls
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if _tls else None
+AUTHENTICATION_BACKENDS = ["dashboard.backends.ConsoleBackend"]
+SESSION_ENGINE = "dashboard.session_store"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 X_FRAME_OPTIONS = "DENY"
@@ -199,6 +205,7 @@ CELERY_BEAT_SCHEDULE = {
     "prune-requests": {"task": "telemetry.prune_requests", "schedule": 600.0},
     "drain-chronicle": {"task": "telemetry.drain_chronicle", "schedule": 5.0, "options": {"expires": 20.0}},
     "prune-rollups": {"task": "telemetry.prune_rollups", "schedule": 3600.0},
+    "keep-effects": {"task": "tuning.keep_effects", "schedule": 300.0, "options": {"expires": 300.0}},
 }
 
 # --- Logging -------------------------------------------------------------------------------------------------------
@@ -207,6 +214,7 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
+    "filters": {"unrepeated": {"()": "serving.config.quiet_logs.Unrepeated"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {
         "handlers": ["stderr"],
@@ -217,5 +225,7 @@ LOGGING = {
         "celery": {"level": "WARNING"},
         # A traceback a second while Redis is away; serving.telemetry.subscription says it in one line.
         "channels_redis.pubsub": {"level": "CRITICAL"},
+        # While PostgreSQL is away: each of a pool's connections says so at each try.
+        "psycopg.pool": {"filters": ["unrepeated"]},
     },
 }

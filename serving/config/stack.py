@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from django.conf import settings
 
 from serving.config import bootstrap
-from serving.config.bootstrap import StartProblem
 from serving.config.child import ChildSpec
+from serving.config.home import Home, StartProblem, locked_home
 from serving.config.pools import PoolSettings
 from serving.config.readiness import Readiness
 from serving.config.supervisor import ChildCannotStart, StopRequested, Supervisor
@@ -20,8 +20,8 @@ from serving.config.web_server import AddressInUse, open_listener
 
 _GIVE_UP_AFTER = 3
 """Starts of one child that may fail in a row before everything was up once."""
-_WEB, _ENGINE, _REST, _VALKEY = range(4)
-"""Ranks, first to be stopped first."""
+_OWNERS, _REST, _VALKEY = range(3)
+"""Ranks, first to be stopped first: those who own requests, then those whom they need, then what all need."""
 
 
 def serve() -> None:
@@ -30,12 +30,12 @@ def serve() -> None:
     Raises `StartProblem` with one line where the start cannot go on; whatever was started is stopped by then.
     """
     os.umask(0o077)  # what this and every child writes holds digests, prompts and logs: for the owner's eyes only
-    with bootstrap.locked_home():
+    with locked_home() as home:
         _check_port()
         to_import_for = bootstrap.pools_to_import_for()
         with Supervisor(log_folder=settings.FOOTPLATE_HOME / "logs", report=_say) as supervisor:
             try:
-                _start_and_watch(supervisor, to_import_for=to_import_for)
+                _start_and_watch(supervisor, home, to_import_for=to_import_for)
             except StopRequested:
                 pass
             except (ChildCannotStart, RedisUnreachable, AddressInUse) as problem:
@@ -43,22 +43,25 @@ def serve() -> None:
             except OSError as error:
                 raise StartProblem(f"a process could not be started ({error})") from None
             _say("stopping: running requests may end first (Ctrl-C again hastens)")
+        if home.is_kept:
+            bootstrap.settle_database()
         _say("stopped")
 
 
-def _start_and_watch(supervisor: Supervisor, *, to_import_for: list[PoolSettings]) -> None:
+def _start_and_watch(supervisor: Supervisor, home: Home, *, to_import_for: list[PoolSettings]) -> None:
     _start_redis(supervisor)
     # Engines, the slowest to start, go first, beside everything that follows.
     _start_engines(supervisor, [pool for pool in _pools() if pool not in to_import_for])
     is_first = bootstrap.prepare_database(_say, with_accounts=True)
+    home.keep()
     bootstrap.collect_static_files()
     if to_import_for:
         _say(f"importing the default model, {bootstrap.DEFAULT_MODEL} (once)")
         bootstrap.import_default_model()
         _start_engines(supervisor, to_import_for)
-    supervisor.start(_manage("web", "runweb", stop_rank=_WEB, stop_seconds=settings.FOOTPLATE_DRAIN_SECONDS + 8))
+    supervisor.start(_manage("web", "runweb", stop_rank=_OWNERS, stop_seconds=settings.FOOTPLATE_DRAIN_SECONDS + 8))
     supervisor.start(_manage("monitor", "runmonitor", stop_rank=_REST))
-    supervisor.start(_manage("jobs", "runjobs", stop_rank=_REST))
+    supervisor.start(_manage("jobs", "runjobs", stop_rank=_OWNERS))
     ready = Readiness(bootstrap.base_url(settings.HOST, settings.PORT), complain=_complain)
     if supervisor.watch(until=ready, poll_seconds=0.2, give_up_after=_GIVE_UP_AFTER):
         _show_the_way(is_first=is_first)
@@ -101,7 +104,7 @@ def engine_child(pool: PoolSettings, *, all_pools: Sequence[PoolSettings]) -> Ch
         "runengine",
         f"--pool={pool.name}",
         f"--engines-here={max(1, sum(each.device == 'cpu' for each in all_pools))}",
-        stop_rank=_ENGINE,
+        stop_rank=_REST,
         threads={"OMP_NUM_THREADS": str(pool.threads)} if pool.threads else {},
     )
 

@@ -16,6 +16,8 @@ from serving.config.child import Backoff, Child, ChildSpec
 
 _HASTENED_SECONDS = 2.0
 """How long each rank of children may take to stop once someone has asked twice."""
+_LOGS_EVERY_SECONDS = 10.0
+"""How often the length of the children's logs is looked at."""
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -48,6 +50,7 @@ class Supervisor:
         self._clock = clock
         self._children: list[Child] = []
         self._num_stop_requests = 0
+        self._logs_due_at = 0.0
         self._raises = True
         self._previous: dict[int, Any] = {}
         self._wakeup, self._waker = socket.socketpair()
@@ -100,9 +103,10 @@ class Supervisor:
         try:
             while not self._num_stop_requests:
                 self._restart_dead(give_up_after)
+                self._bound_logs()
                 if until is not None and until():
                     return True
-                self._sleep(self._seconds_to_restart(poll_seconds if until is not None else None))
+                self._sleep(self._seconds_to_restart(poll_seconds if until is not None else _LOGS_EVERY_SECONDS))
         finally:
             self._raises = True
         return False
@@ -151,14 +155,21 @@ class Supervisor:
                 except OSError as error:
                     self._report(child.plan_restart(now, reason=str(error)))
 
-    def _seconds_to_restart(self, longest: float | None) -> float | None:
-        due = [child.restart_at for child in self._children if child.restart_at is not None]
-        if not due:
-            return longest
-        wait = max(0.0, min(due) - self._clock())
-        return wait if longest is None else min(wait, longest)
+    def _bound_logs(self) -> None:
+        if self._clock() < self._logs_due_at:
+            return
+        self._logs_due_at = self._clock() + _LOGS_EVERY_SECONDS
+        for child in self._children:
+            try:
+                child.bound_log()
+            except OSError as error:
+                self._report(f"the log of {child.spec.name} grows and cannot be set aside ({error.strerror})")
 
-    def _sleep(self, seconds: float | None) -> None:
+    def _seconds_to_restart(self, longest: float) -> float:
+        due = [child.restart_at for child in self._children if child.restart_at is not None]
+        return min([longest, *(max(0.0, at - self._clock()) for at in due)])
+
+    def _sleep(self, seconds: float) -> None:
         select.select([self._wakeup], [], [], seconds)
         with contextlib.suppress(BlockingIOError):
             while self._wakeup.recv(512):

@@ -68,6 +68,12 @@ class PoolNotFound(DomainError):
     code = "pool_not_found"
 
 
+class PoolNotConfigured(PoolNotFound):
+    """The pool of this name is on record, and no longer configured: its past can be read, and nothing be done to it."""
+
+    code = "pool_not_configured"
+
+
 class TenantNotFound(DomainError):
     """No tenant has this id."""
 

@@ -189,6 +189,11 @@ def failed_sign_ins() -> str:
     return "footplate:console:failed-sign-ins"
 
 
+def sign_in_failures(kind: str, place: int) -> str:
+    """How often a password failed lately, for the names (kind `name`) or addresses (`address`) that share a place."""
+    return f"footplate:console:sign-in-failures:{kind}:{place}"
+
+
 def sample_traffic(pool: PoolName) -> str:
     """What plays sample traffic to the pool, while it does: JSON with a short life."""
     return f"footplate:pool:{pool}:sample-traffic"

@@ -220,8 +220,9 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     what choices of one request share is in neither, and but once in `prompt_tokens_total`. `left_total` counts the
     sequences that gave up their place in the batch for good.
 
-    `num_waiting_long` are those of `num_waiting` in the lane of long prompts; `waiting_by_priority` counts all of them
-    by their request's priority, the commonest eight, and the others under `other`. `prefill_tokens_total` and
+    `num_waiting_long` are those of `num_waiting` in the lane of long prompts, `num_waiting_long_tokens` their part of
+    `num_waiting_tokens` (None: an older engine does not tell it); `waiting_by_priority` counts all that wait by their
+    request's priority, the commonest eight, and the others under `other`. `prefill_tokens_total` and
     `decode_tokens_total` are what steps computed, whatever came of it, and `step_seconds_total` how long they took. Who
     `leaves` finishes what it can, and ends.
     """
@@ -259,6 +260,7 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     prefix_hit_tokens_total: int = 0
     left_total: int = 0
     num_waiting_long: int = 0
+    num_waiting_long_tokens: int | None = None
     waiting_by_priority: dict[str, int] = {}
     prefill_tokens_total: int = 0
     decode_tokens_total: int = 0

@@ -197,6 +197,7 @@ class Engine:
             prefix_hit_tokens_total=num_hit,
             left_total=counters.left,
             num_waiting_long=waiting.num_long,
+            num_waiting_long_tokens=waiting.num_long_tokens,
             waiting_by_priority=waiting.by_priority,
             prefill_tokens_total=self._steps.prefill_tokens,
             decode_tokens_total=self._steps.decode_tokens,

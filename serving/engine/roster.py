@@ -197,6 +197,8 @@ class Roster:
         assert num_tokens == self.waiting.num_tokens, "the waiting tokens are miscounted"
         num_long = sum(sequence.is_long for sequence in self.waiting)
         assert num_long == self.waiting.counts().num_long, "the long ones that wait are miscounted"
+        num_long_tokens = sum(sequence.num_tokens for sequence in self.waiting if sequence.is_long)
+        assert num_long_tokens == self.waiting.counts().num_long_tokens, "the tokens of the long are miscounted"
         num_counted = sum(self.waiting.counts().by_priority.values())
         assert num_counted == len(self.waiting), "those that wait are miscounted by their priority"
 

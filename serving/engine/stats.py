@@ -94,6 +94,7 @@ class EngineCounts:
     prefix_hit_tokens_total: int
     left_total: int
     num_waiting_long: int
+    num_waiting_long_tokens: int
     waiting_by_priority: dict[str, int]
     prefill_tokens_total: int
     decode_tokens_total: int

@@ -19,11 +19,12 @@ _NAMED_PRIORITIES = 8
 
 
 class WaitingCounts(NamedTuple):
-    """Context tokens of all that wait, how many stand in the lanes of the long ones, and how many wait of each
-    priority: of the commonest eight, and of all others together as `other`."""
+    """Context tokens of all that wait, how many stand in the lanes of the long ones and with how many of these tokens,
+    and how many wait of each priority: of the commonest eight, and of all others together as `other`."""
 
     num_tokens: int
     num_long: int
+    num_long_tokens: int
     by_priority: dict[str, int]
 
 
@@ -48,6 +49,7 @@ class WaitingQueue:
         self._num_tokens = 0
         self._num_preempted = 0
         self._num_long = 0
+        self._num_long_tokens = 0
         self._by_priority: Counter[int] = Counter()
 
     def __len__(self) -> int:
@@ -74,7 +76,7 @@ class WaitingQueue:
         named = {str(priority): count for priority, count in self._by_priority.most_common(_NAMED_PRIORITIES)}
         if len(self._by_priority) > _NAMED_PRIORITIES:
             named["other"] = len(self) - sum(named.values())
-        return WaitingCounts(self._num_tokens, self._num_long, named)
+        return WaitingCounts(self._num_tokens, self._num_long, self._num_long_tokens, named)
 
     @property
     def oldest_unstarted(self) -> Sequence | None:
@@ -152,7 +154,7 @@ class WaitingQueue:
         else:
             self._num_preempted -= 1
         self._num_tokens -= sequence.num_tokens
-        self._num_long -= sequence.is_long
+        self._count_long(sequence, -sequence.is_long)
         self._by_priority[sequence.priority] -= 1
         if not self._by_priority[sequence.priority]:
             del self._by_priority[sequence.priority]
@@ -170,7 +172,7 @@ class WaitingQueue:
         self._order, self._long_tokens = order, long_tokens
         self._preempted.clear()
         self._unstarted.clear()
-        self._num_long = 0
+        self._num_long = self._num_long_tokens = 0
         for sequence in waiting:
             sequence.rank = order.rank(sequence)
         for sequence in sorted(waiting, key=rank_of):
@@ -191,13 +193,18 @@ class WaitingQueue:
 
     def _line_up(self, sequence: Sequence) -> None:
         sequence.is_long = self._is_long(sequence)
-        self._num_long += sequence.is_long
+        self._count_long(sequence, sequence.is_long)
         lanes = self._group_of(sequence).setdefault(self._order.line_of(sequence), Lanes())
         bisect.insort(lanes.of(sequence), sequence, key=rank_of)
 
     def _move(self, lanes: Lanes, sequence: Sequence) -> None:
         lanes.move(sequence)
-        self._num_long += 1 if sequence.is_long else -1
+        self._count_long(sequence, 1 if sequence.is_long else -1)
+
+    def _count_long(self, sequence: Sequence, num: int) -> None:
+        """One more in the lanes of the long, one less, or none."""
+        self._num_long += num
+        self._num_long_tokens += num * sequence.num_tokens
 
     def _is_long(self, sequence: Sequence) -> bool:
         # The cache is asked only where it matters.

@@ -94,7 +94,9 @@ class Delivery:
         if not request.started:
             waited = self._clock() - request.generation.arrived_at - age_seconds
             request.queue_seconds = max(0.0, waited)
-            self._observer.scheduled(request.generation.pool, queue_seconds=request.queue_seconds)
+            self._observer.scheduled(
+                request.generation.pool, queue_seconds=request.queue_seconds, engine_id=choice.engine_id
+            )
         choice.started = True
         choice.scheduled_at = self._clock() - age_seconds
         request.stream.mark_started()
@@ -110,9 +112,10 @@ class Delivery:
         if not request.first_token_sent:
             request.first_token_sent = True
             ttft_seconds = now - request.generation.arrived_at
-            self._observer.first_token(request.generation.pool, ttft_seconds=ttft_seconds)
+            self._observer.first_token(request.generation.pool, ttft_seconds=ttft_seconds, engine_id=choice.engine_id)
         elif choice.last_token_at is not None:
-            self._observer.token_gap(request.generation.pool, itl_seconds=now - choice.last_token_at)
+            itl_seconds = now - choice.last_token_at
+            self._observer.token_gap(request.generation.pool, itl_seconds=itl_seconds, engine_id=choice.engine_id)
         choice.last_token_at = now
 
     def _note_decode(self, request: InFlight, choice: Choice) -> None:

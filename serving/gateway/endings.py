@@ -44,6 +44,7 @@ def account_of(request: InFlight, *, outcome: str, now: float, watcher: PoolWatc
         num_preemptions=0 if usage.timings is None else usage.timings.num_preemptions,
         num_attempts=max(choice.attempt for choice in request.choices),
         engine="" if request.engine_id is None else watcher.engine_name(generation.pool, request.engine_id),
+        engine_id=request.engine_id,
         tunables_version=watcher.version_run(generation.pool, request.engine_id),
         origin=generation.origin,
         params=generation.params[0],

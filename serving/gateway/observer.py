@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Protocol
 
-from serving.contracts.ids import PoolName, RequestId
+from serving.contracts.ids import EngineId, PoolName, RequestId
 from serving.contracts.messages import Span
 from serving.contracts.sampling import SamplingParams
 from serving.gateway.generation import Origin
@@ -29,9 +29,9 @@ class Ended:
     they did not come to pass; `itl_seconds` is their mean over the request's streams, `e2e_seconds` from its arrival to
     its end. `meets_ttft` and `meets_itl` say whether a request that finished kept the objectives in force (one without
     tokens has its first answer at its end); of others, nothing does. `num_attempts` is that of the choice that was
-    submitted most often, `engine` the name of the engine that had the request last, `tunables_version` what that one
-    runs (a canary runs another than its pool), `params` what the first choice was sampled by: None where nobody let it
-    in. `spans` are its first choice's, their offsets from the request's arrival.
+    submitted most often, `engine` the name of the engine that had the request last and `engine_id` its id,
+    `tunables_version` what that one runs (a canary runs another than its pool), `params` what the first choice was
+    sampled by: None where nobody let it in. `spans` are its first choice's, their offsets from the request's arrival.
     """
 
     request_id: RequestId
@@ -51,6 +51,7 @@ class Ended:
     num_preemptions: int = 0
     num_attempts: int = 0
     engine: str = ""
+    engine_id: EngineId | None = None
     tunables_version: int | None = None
     origin: Origin = dataclasses.field(default_factory=Origin)
     params: SamplingParams | None = None
@@ -70,19 +71,20 @@ class RequestObserver(Protocol):
     """Hears every request's milestones. Called on the gateway's event loop, per token: must be cheap.
 
     All intervals are seconds of the gateway's monotonic clock, but for `queue_seconds`, whose engine part is the
-    engine's. Each submitted request ends in exactly one call of `ended`.
+    engine's. Each submitted request ends in exactly one call of `ended`. `engine_id` is whose doing it was; None where
+    no engine has said that it has the request.
     """
 
     def submitted(self, pool: PoolName) -> None:
         """A request was let in and now waits."""
 
-    def scheduled(self, pool: PoolName, *, queue_seconds: float) -> None:
+    def scheduled(self, pool: PoolName, *, queue_seconds: float, engine_id: EngineId | None) -> None:
         """A request was first scheduled: it runs from now on."""
 
-    def first_token(self, pool: PoolName, *, ttft_seconds: float) -> None:
+    def first_token(self, pool: PoolName, *, ttft_seconds: float, engine_id: EngineId | None) -> None:
         """A request's first token is on its way to the client."""
 
-    def token_gap(self, pool: PoolName, *, itl_seconds: float) -> None:
+    def token_gap(self, pool: PoolName, *, itl_seconds: float, engine_id: EngineId | None) -> None:
         """One of a stream's later tokens is on its way."""
 
     def ended(self, ended: Ended) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from typing import cast
 
@@ -17,6 +18,7 @@ from serving.engine.model_runner import DtypeName, ModelRunner
 from serving.engine.models.config import read_config
 from serving.engine.models.making import Backend
 from serving.engine.models.problem import ModelFolderProblem
+from serving.resources import available_bytes
 from serving.worker.grammars import load_masks
 
 logger = logging.getLogger(__name__)
@@ -36,6 +38,7 @@ def build_runner(
     compute on them. Raises `CommandError`, one line, for what cannot be used.
     """
     folder, dtype = pool.model, dtype or pool.dtype
+    available = available_bytes()
     try:
         config = read_config(folder)
         runner = ModelRunner(
@@ -49,11 +52,38 @@ def build_runner(
             weight_format=cast(WeightFormat, pool.weights if dtype == "bfloat16" else "bfloat16"),
             masks=load_masks(folder, vocab_size=config.vocab_size, eos_token_ids=config.eos_token_ids),
         )
-    except (ModelFolderProblem, KVCacheProblem, ValueError) as problem:
+    except (ModelFolderProblem, ValueError) as problem:
         raise CommandError(str(problem)) from None
+    except (KVCacheProblem, MemoryError, RuntimeError, OSError) as problem:
+        raise CommandError(_shortage(pool, problem, available=available)) from None
     if runner.config.note:
         logger.warning(runner.config.note)
     return runner
+
+
+def _shortage(pool: PoolSettings, problem: Exception, *, available: int | None) -> str:
+    """One line, with what is needed and what there was, where `problem` is that memory is short; raises it anew where
+    it is something else."""
+    reason = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
+    if not _is_shortage(problem, reason):
+        if isinstance(problem, KVCacheProblem):
+            return reason
+        raise problem
+    weights = sum(file.stat().st_size for file in pool.model.glob("*.safetensors"))
+    left = "" if available is None else f", and {available >> 20:,} MiB were available"
+    return (
+        f"memory is short for pool {pool.name}: weights of {weights >> 20:,} MiB and a KV cache of "
+        f"{pool.kv_cache_mb:,} MiB are needed{left} ({reason}); see FOOTPLATE_KV_CACHE_MB"
+    )
+
+
+def _is_shortage(problem: Exception, reason: str) -> bool:
+    if isinstance(problem, MemoryError | torch.OutOfMemoryError):
+        return True
+    if isinstance(problem, OSError) and problem.errno == errno.ENOMEM:
+        return True
+    words = ("out of memory", "can't allocate memory", "cannot allocate memory", "no memory for")
+    return any(word in reason.lower() for word in words)
 
 
 def weights_of(pool: PoolSettings, *, dtype: str) -> str:

@@ -7,6 +7,7 @@ notice is owed until it was delivered. Whoever gets one may get it twice.
 from __future__ import annotations
 
 import datetime
+import json
 import logging
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, cast
@@ -19,6 +20,7 @@ from serving.contracts import keys
 from serving.contracts.decoding import decode_or_none
 from serving.telemetry.alert_models import Alert, AlertNotice, AlertRule
 from serving.telemetry.alerts import RaisedAlert, decode_alert
+from serving.telemetry.webhook_signing import signed_headers
 from serving.telemetry.webhooks import WebhookFailed, post_json
 
 logger = logging.getLogger(__name__)
@@ -27,6 +29,7 @@ KEPT_DAYS = 90
 MOST_ATTEMPTS = 8
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 5.0, 600.0
 _READ_COUNT = 200
+_LONGEST_WHY = 100
 _NOTICES_AT_ONCE = 20
 _PATIENCE_SECONDS = 4.0
 """A job that has spent so long on slow webhooks leaves the rest to the next one: other jobs wait for it."""
@@ -95,34 +98,40 @@ def _store(raised: RaisedAlert, moment: datetime.datetime) -> None:
     if ended_at is None:
         _owe(alert, "began", moment)
     else:
-        _finish(alert, ended_at, moment=moment)
+        _finish(alert, ended_at, moment=moment, why=raised.why_ended)
 
 
-def _finish(alert: Alert, ended_at: datetime.datetime, *, moment: datetime.datetime) -> None:
+def _finish(alert: Alert, ended_at: datetime.datetime, *, moment: datetime.datetime, why: str = "") -> None:
     if alert.ended_at is None:
-        alert.ended_at = ended_at
-        alert.save(update_fields=["ended_at"])
+        alert.ended_at, alert.why_ended = ended_at, why[:_LONGEST_WHY]
+        alert.save(update_fields=["ended_at", "why_ended"])
     _owe(alert, "ended", moment)
 
 
 def _owe(alert: Alert, kind: str, moment: datetime.datetime) -> None:
     # Whoever was told that it began is told that it is over, whatever became of the rule.
     told = alert.notices.filter(kind="began").first()
-    url = told.url if told is not None else alert.rule.webhook_url if alert.rule is not None else ""
+    if told is not None:
+        url, salt = told.url, told.webhook_salt
+    elif alert.rule is not None:
+        url, salt = alert.rule.webhook_url, alert.rule.webhook_salt
+    else:
+        return
     if url:
-        AlertNotice.objects.get_or_create(alert=alert, kind=kind, defaults={"url": url, "due_at": moment})
+        owed = {"url": url, "webhook_salt": salt, "due_at": moment}
+        AlertNotice.objects.get_or_create(alert=alert, kind=kind, defaults=owed)
 
 
 def deliver_notices(*, allowed_hosts: Collection[str], post: Post = post_json, now: Now = utc_now) -> int:
     """Try the notices that are due, the oldest first, for some seconds; gives how many were delivered.
 
     What fails is tried again after 5 s, then twice as long each time up to ten minutes, eight times in all. Nobody is
-    told of an end while the beginning is still to be told.
+    told of an end while the beginning is still to be told. Each is signed; see `serving.telemetry.webhook_signing`.
     """
     began_at, num_delivered = now(), 0
     untold = AlertNotice.objects.filter(alert=OuterRef("alert"), kind="began", due_at__isnull=False)
     due = AlertNotice.objects.filter(Q(kind="began") | ~Exists(untold), due_at__lte=began_at)
-    due = due.select_related("alert").order_by("due_at", "pk")
+    due = due.select_related("alert__rule").order_by("due_at", "pk")
     for notice in due[:_NOTICES_AT_ONCE]:
         num_delivered += _deliver(notice, allowed_hosts=allowed_hosts, post=post, now=now)
         if (now() - began_at).total_seconds() > _PATIENCE_SECONDS:
@@ -137,9 +146,10 @@ def _deliver(notice: AlertNotice, *, allowed_hosts: Collection[str], post: Post,
     if not claimed.update(num_attempts=notice.num_attempts + 1, due_at=now() + pause):
         return False
     own = AlertNotice.objects.filter(pk=notice.pk)
-    delivery_id = f"{notice.alert.alert_id}:{notice.kind}"
+    body = json.dumps(content_of(notice)).encode()
+    headers = signed_headers(f"{notice.alert.alert_id}:{notice.kind}", body, salt=_salt_of(notice), at=now())
     try:
-        post(notice.url, content_of(notice), delivery_id=delivery_id, allowed_hosts=allowed_hosts)
+        post(notice.url, body, headers=headers, allowed_hosts=allowed_hosts)
     except WebhookFailed as error:
         is_last = notice.num_attempts + 1 >= MOST_ATTEMPTS
         own.update(problem=str(error)[:300], **({"due_at": None} if is_last else {}))
@@ -149,8 +159,16 @@ def _deliver(notice: AlertNotice, *, allowed_hosts: Collection[str], post: Post,
     return True
 
 
+def _salt_of(notice: AlertNotice) -> str:
+    """The rule's own, which may have been renewed, as long as the rule tells the address that the notice is for."""
+    rule = notice.alert.rule
+    salt: str = notice.webhook_salt if rule is None or rule.webhook_url != notice.url else rule.webhook_salt
+    return salt
+
+
 def content_of(notice: AlertNotice) -> dict[str, Any]:
-    """What a webhook is posted: times are ISO 8601 in UTC."""
+    """What a webhook is posted: times are ISO 8601 in UTC. `why_ended` is null unless another reason ended it than that
+    the bound was met."""
     alert = notice.alert
     return {
         "event": f"alert.{notice.kind}",
@@ -161,6 +179,7 @@ def content_of(notice: AlertNotice) -> dict[str, Any]:
         "value": alert.value,
         "began_at": alert.began_at.isoformat(),
         "ended_at": None if alert.ended_at is None else alert.ended_at.isoformat(),
+        "why_ended": alert.why_ended or None,
     }
 
 

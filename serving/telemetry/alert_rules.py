@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
 
 from serving.audit.actions import Action
 from serving.audit.services import record
@@ -17,6 +18,7 @@ from serving.contracts.texts import is_storable
 from serving.telemetry.alert_models import AlertRule
 from serving.telemetry.alerts import Rule
 from serving.telemetry.conditions import Condition
+from serving.telemetry.webhook_signing import fingerprint_of, new_salt, secret_of
 from serving.telemetry.webhooks import check_url
 
 LONGEST_NAME = 100
@@ -40,10 +42,7 @@ def all_rules() -> list[AlertRule]:
 
 def find_rule(rule_id: int) -> AlertRule:
     """The rule with that id; raises `RuleNotFound`."""
-    rule = AlertRule.objects.filter(pk=rule_id).first() if 0 < rule_id < 2**63 else None
-    if rule is None:
-        raise RuleNotFound("there is no alert rule with this id")
-    return rule
+    return _find(AlertRule.objects.all(), rule_id)
 
 
 def condition_of(rule: AlertRule) -> Condition:
@@ -71,15 +70,14 @@ def change_rule(
     allowed_hosts: Collection[str],
     based_on: int | None = None,
 ) -> AlertRule:
-    """Change some of a rule's `FIELDS`.
+    """Change some of a rule's `FIELDS`. Another webhook gets another secret.
 
     Raises `RuleNotFound`, `UnknownField`, `InvalidValue`, `NameTaken`, `NothingChanges`, and `StaleVersion` where
     `based_on` is given and no longer its revision.
     """
     with transaction.atomic():
-        rule = AlertRule.objects.select_for_update().get(pk=find_rule(rule_id).pk)
-        if based_on is not None and based_on != rule.revision:
-            raise StaleVersion("somebody changed this rule meanwhile: look at it and try again")
+        rule = _find(AlertRule.objects.select_for_update(), rule_id)
+        _check_revision(rule, based_on)
         differences = {
             field: [before, value]
             for field, value in _known(changes).items()
@@ -89,6 +87,8 @@ def change_rule(
             raise NothingChanges("nothing would change: the rule has these values")
         for field, (_, value) in differences.items():
             setattr(rule, field, value)
+        if "webhook_url" in differences:  # Who had the old address knows the old secret.
+            rule.webhook_salt = new_salt()
         rule.revision += 1
         _check(rule, allowed_hosts=allowed_hosts)
         _save(rule)
@@ -96,17 +96,56 @@ def change_rule(
     return rule
 
 
-def delete_rule(rule_id: int, *, author: Author) -> AlertRule:
-    """Delete a rule, and give what it was; its alerts stay. Raises `RuleNotFound`."""
+def renew_webhook_secret(rule_id: int, *, author: Author, based_on: str) -> AlertRule:
+    """Sign what the rule posts with another secret from now on. Its alerts go on.
+
+    Raises `RuleNotFound`, `InvalidValue` where it has no webhook, and `StaleVersion` where `based_on` is no longer the
+    fingerprint of its secret.
+    """
     with transaction.atomic():
-        rule = find_rule(rule_id)
+        rule = _find(AlertRule.objects.select_for_update(), rule_id)
+        if not rule.webhook_url:
+            raise InvalidValue("webhook_url", "", "an address: without one there is nothing to sign")
+        if based_on != fingerprint_of(rule.webhook_salt):
+            raise StaleVersion("somebody renewed this secret meanwhile, or changed the address")
+        rule.webhook_salt = new_salt()
+        rule.save(update_fields=["webhook_salt"])
+        _write_down("webhook secret renewed", rule, author, {})
+    return rule
+
+
+def webhook_secret(rule: AlertRule) -> str:
+    """What the rule's webhook is signed with; to be shown once, and kept nowhere."""
+    return secret_of(rule.webhook_salt)
+
+
+def delete_rule(rule_id: int, *, author: Author, based_on: int | None = None) -> AlertRule:
+    """Delete a rule, and give what it was; its alerts stay.
+
+    Raises `RuleNotFound`, and `StaleVersion` where `based_on` is given and no longer its revision.
+    """
+    with transaction.atomic():
+        rule = _find(AlertRule.objects.select_for_update(), rule_id)
+        _check_revision(rule, based_on)
         AlertRule.objects.filter(pk=rule.pk).delete()
         _write_down("alert rule deleted", rule, author, {})
     return rule
 
 
+def _find(rules: QuerySet[AlertRule], rule_id: int) -> AlertRule:
+    rule = rules.filter(pk=rule_id).first() if 0 < rule_id < 2**63 else None
+    if rule is None:
+        raise RuleNotFound("there is no alert rule with this id")
+    return rule
+
+
 def _write_down(action: Action, rule: AlertRule, author: Author, changes: Mapping[str, list[Any]]) -> None:
     record(action, actor=author, subject_kind="alert rule", subject=rule.name, pool=rule.pool, changes=changes)
+
+
+def _check_revision(rule: AlertRule, based_on: int | None) -> None:
+    if based_on is not None and based_on != rule.revision:
+        raise StaleVersion("somebody changed this rule meanwhile: look at it and try again")
 
 
 def _known(values: Mapping[str, Any]) -> dict[str, Any]:

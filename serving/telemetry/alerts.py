@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, cast
 
 import msgspec
@@ -25,6 +25,7 @@ _DATABASE_SECONDS = 2.0
 _CALM_SECONDS = 10.0
 """An alert is over once its bound has been met for so long: one that flutters is one alert."""
 _GAP_SECONDS = 10.0
+_LEFT_OUT = "its pool is no longer configured"
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +43,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RaisedAlert(msgspec.Struct, frozen=True, kw_only=True):
-    """An alert that goes on or, in the log, went on until `ended_at`. Times are Redis's, unix seconds."""
+    """An alert that goes on or, in the log, went on until `ended_at`, and `why_ended` where it was not that the bound
+    was met. Times are Redis's, unix seconds."""
 
     alert_id: str
     rule_id: int
@@ -53,10 +55,18 @@ class RaisedAlert(msgspec.Struct, frozen=True, kw_only=True):
     value: float
     began_at: float
     ended_at: float | None = None
+    why_ended: str = ""
 
 
-RulesSource = Callable[[], Awaitable[list[Rule]]]
-"""The rules that are in force, as the database tells at this moment."""
+class ToWatch(msgspec.Struct, frozen=True):
+    """The rules that are in force, and the pools that are configured."""
+
+    rules: Sequence[Rule]
+    pools: Sequence[PoolName]
+
+
+WatchSource = Callable[[], Awaitable[ToWatch]]
+"""What is to be watched, as the database tells at this moment."""
 
 encode_alert = msgspec.msgpack.Encoder().encode
 decode_alert = msgspec.msgpack.Decoder(RaisedAlert).decode
@@ -66,13 +76,15 @@ class AlertWatcher:
     """Owns the watch over every rule and pool, and the task that reads the rules; on the monitor's event loop.
 
     What goes on lies in Redis and is read with every frame, so that a monitor that takes over neither raises it again
-    nor forgets its end. Without the database it goes by the rules that it knew last.
+    nor forgets its end. What goes on of a pool that is no longer configured, of which no frames come, ends with those
+    of others. Without the database it goes by what it knew last.
     """
 
-    def __init__(self, redis: Redis, *, read_rules: RulesSource) -> None:
+    def __init__(self, redis: Redis, *, read: WatchSource) -> None:
         self._redis = redis
-        self._read_rules = read_rules
+        self._read = read
         self._rules: Mapping[int, Rule] | None = None
+        self._pools: frozenset[PoolName] = frozenset()
         self._read_at: float | None = None
         self._reading: asyncio.Task[None] | None = None
         self._readings: dict[PoolName, Readings] = {}
@@ -89,7 +101,8 @@ class AlertWatcher:
         readings = known.see(frame)
         if self._rules is None:
             return
-        raised = {alert.rule_id: alert for alert in await raised_alerts(self._redis) if alert.pool == frame.pool}
+        going_on = await raised_alerts(self._redis)
+        raised = {alert.rule_id: alert for alert in going_on if alert.pool == frame.pool}
         # Of what goes on, a monitor that has just begun cannot tell at once whether it is over.
         early = {
             rule.id
@@ -104,6 +117,9 @@ class AlertWatcher:
         for alert in raised.values():
             if self._is_over(alert, is_missed=alert.rule_id in {*missed, *early}, now=frame.unix_seconds):
                 await self._end(alert, frame.unix_seconds)
+        for alert in going_on:
+            if self._is_left_out(alert.pool, now=frame.unix_seconds):
+                await self._end(alert, frame.unix_seconds, why=_LEFT_OUT)
 
     async def end(self) -> None:
         """Break off the reading of rules, if that is going on."""
@@ -118,6 +134,11 @@ class AlertWatcher:
         self._seen_at[frame.pool] = now
         if seen_at is not None and not 0 <= now - seen_at <= _GAP_SECONDS:
             self._rules, self._read_at, self._watches, self._calm_since = None, None, {}, {}
+
+    def _is_left_out(self, pool: PoolName, *, now: float) -> bool:
+        """Whether the pool is not configured. One of which frames come is, whatever was read before it was."""
+        seen_at = self._seen_at.get(pool)
+        return pool not in self._pools and (seen_at is None or now - seen_at > _GAP_SECONDS)
 
     def _rules_of(self, pool: PoolName) -> list[Rule]:
         return [rule for rule in (self._rules or {}).values() if rule.is_of(pool)]
@@ -168,12 +189,13 @@ class AlertWatcher:
         await pipe.execute()
         logger.warning("pool %s: alert %s: %s", frame.pool, rule.name, alert.text)
 
-    async def _end(self, alert: RaisedAlert, now: float) -> None:
+    async def _end(self, alert: RaisedAlert, now: float, *, why: str = "") -> None:
         field = _field(alert.rule_id, alert.pool)
         pipe = self._redis.pipeline(transaction=True)
         pipe.hdel(keys.alerts(), field)
-        _log(pipe, msgspec.structs.replace(alert, ended_at=max(now, alert.began_at)))
-        _mark(pipe, alert, "alert_over", at=now)
+        over = msgspec.structs.replace(alert, ended_at=max(now, alert.began_at), why_ended=why)
+        _log(pipe, over)
+        _mark(pipe, over, "alert_over", at=now)
         await pipe.execute()
         self._calm_since.pop(alert.alert_id, None)
         logger.info("pool %s: alert %s is over", alert.pool, alert.name)
@@ -190,11 +212,12 @@ class AlertWatcher:
     async def _refresh(self) -> None:
         try:
             async with asyncio.timeout(_DATABASE_SECONDS):
-                rules = await self._read_rules()
+                to_watch = await self._read()
         except Exception as error:  # Whatever a database driver raises; the rounds complain of the database.
             logger.debug("alert rules cannot be read: %r", error)
             return
-        self._rules = {rule.id: rule for rule in rules}
+        self._rules = {rule.id: rule for rule in to_watch.rules}
+        self._pools = frozenset(to_watch.pools)
 
 
 async def raised_alerts(redis: Redis) -> list[RaisedAlert]:
@@ -209,7 +232,8 @@ def _log(pipe: Any, alert: RaisedAlert) -> None:
 
 
 def _mark(pipe: Any, alert: RaisedAlert, kind: Literal["alert", "alert_over"], *, at: float) -> None:
-    text = f"{alert.name}: {alert.text}" if kind == "alert" else f"{alert.name} is over"
+    over = f"{alert.name} is over" + (f": {alert.why_ended}" if alert.why_ended else "")
+    text = f"{alert.name}: {alert.text}" if kind == "alert" else over
     note_event(pipe, event_of(alert.pool, kind, at=at, subject=alert.name, text=text, occurrence=alert.alert_id))
 
 

@@ -10,7 +10,14 @@ from typing import Literal
 import msgspec
 
 from serving.contracts.errors import InvalidValue
-from serving.telemetry.frames import INTERVAL_NAMES, SNAPSHOT_WINDOW_SECONDS, WINDOWS_SECONDS, Frame
+from serving.telemetry.frames import (
+    INTERVAL_NAMES,
+    SNAPSHOT_WINDOW_SECONDS,
+    WINDOWS_SECONDS,
+    Frame,
+    IntervalSummaries,
+    Share,
+)
 
 LEAST_SAMPLES = 5
 """Of fewer durations or requests no percentile and no share is judged."""
@@ -139,14 +146,12 @@ class Readings:
 
     def see(self, frame: Frame) -> dict[str, Reading]:
         """Every metric of which the frame tells something, by its name. Takes note of the frame's books."""
-        return {**_gauges(frame), **_percentiles(frame), **self._shares(frame)}
+        return {**_gauges(frame), **_percentiles(frame.windows[_WINDOW]), **self._shares(frame)}
 
     def is_too_early(self, metric: str, reading: Reading | None) -> bool:
         """Whether nothing can be said of the metric yet, be it missed or met: a share of too few requests is told only
         once a whole minute was seen."""
-        if metric not in _SHARES or (reading is not None and reading.can_be_judged):
-            return False
-        return self._seen_at - self._begun_at < SNAPSHOT_WINDOW_SECONDS
+        return is_too_early(metric, reading, seconds=self._seen_at - self._begun_at)
 
     def _shares(self, frame: Frame) -> dict[str, Reading]:
         now, ended = frame.unix_seconds, _ended_by_kind(frame.books.counts)
@@ -161,13 +166,22 @@ class Readings:
         self._ended.append((now, ended))
         earlier = self._ended[0][1]
         grown = {kind: ended[kind] - earlier[kind] for kind in ended}
-        num = sum(grown.values())
-        if not num:
-            return {}
-        return {
-            "error_ratio": Reading(grown["failed"] / num, num),
-            "refused_ratio": Reading(grown["refused"] / num, num),
-        }
+        return _shares_of(grown)
+
+
+def readings_of(share: Share) -> dict[str, Reading]:
+    """What the percentiles and shares among the metrics are for some of a pool's engines alone."""
+    return {**_percentiles(share.intervals), **_shares_of(_ended_by_kind(share.ended))}
+
+
+def _shares_of(ended: Mapping[str, int]) -> dict[str, Reading]:
+    num = sum(ended.values())
+    if not num:
+        return {}
+    return {
+        "error_ratio": Reading(ended["failed"] / num, num),
+        "refused_ratio": Reading(ended["refused"] / num, num),
+    }
 
 
 def _ended_by_kind(counts: Mapping[str, int]) -> dict[str, int]:
@@ -192,8 +206,7 @@ def _gauges(frame: Frame) -> dict[str, Reading]:
     return readings
 
 
-def _percentiles(frame: Frame) -> dict[str, Reading]:
-    window = frame.windows[_WINDOW]
+def _percentiles(window: IntervalSummaries) -> dict[str, Reading]:
     readings = {}
     for interval in INTERVAL_NAMES:
         summary = getattr(window, interval)
@@ -202,6 +215,13 @@ def _percentiles(frame: Frame) -> dict[str, Reading]:
             if seconds is not None:
                 readings[f"{_short(interval)}_p{percent}"] = Reading(1000 * seconds, summary.count)
     return readings
+
+
+def is_too_early(metric: str, reading: Reading | None, *, seconds: float) -> bool:
+    """Whether nothing can be said of the metric yet after so many seconds in which it was seen."""
+    if metric not in _SHARES or (reading is not None and reading.can_be_judged):
+        return False
+    return seconds < SNAPSHOT_WINDOW_SECONDS
 
 
 class ConditionWatch:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from serving.contracts.ids import PoolName
+from serving.contracts.ids import EngineId, PoolName
 from serving.contracts.messages import EngineSnapshot
 from serving.telemetry.books import Books
 from serving.telemetry.events import PoolEventInfo
@@ -36,6 +36,41 @@ class IntervalSummaries(msgspec.Struct, frozen=True, kw_only=True):
     e2e_seconds: IntervalSummary = IntervalSummary()
 
 
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """What some of a pool's engines did over one window: its intervals, and how many of their requests ended, by
+    outcome (what was refused at the door, before an engine had it, is in no engine's share)."""
+
+    intervals: IntervalSummaries = IntervalSummaries()
+    ended: dict[str, int] = {}
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """One side of a trial: its last minute, and the whole of it."""
+
+    minute: Share = Share()
+    whole: Share = Share()
+
+
+class TrialFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """A version that one engine tries, and what was measured of that engine's requests and of the other engines'
+    since `since` (unix seconds), though no further back than the last `seconds`: percentiles are of merged sketches."""
+
+    version: int
+    engine_id: EngineId
+    since: float
+    seconds: int
+    tried: Side = Side()
+    others: Side = Side()
+
+
+class LiveTrial(msgspec.Struct, frozen=True, kw_only=True):
+    """A version that one engine tries since `since` (unix seconds), as consoles are told of it."""
+
+    version: int
+    engine_id: EngineId
+    since: float
+
+
 class Point(msgspec.Struct, frozen=True, array_like=True):
     """One moment of a pool, as charts draw it: all engines added up. Sent as an array, in this order.
 
@@ -51,6 +86,13 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
     `step_ms` are means over the steps of the last seconds (nought tokens and no time where there were none), the rates
     are of the last seconds too: of requests that ended, and, as goodput, of those that met the objectives.
     `refused_per_second` tells of the pool's own refusals. `prefix_hit_ratio` is None where nothing started.
+
+    What follows an older monitor does not tell (None). `num_waiting_long_tokens` are the part of `num_waiting_tokens`
+    in that lane, None also where an older engine waits with some. By name, sparse, and of the largest eight, the others
+    being `other`: `waiting_by_priority` (sequences by their priority, those still in the inbox as `unread`), and
+    `refusals_per_second` by code (`rejected:<code>` before any pool had it, of all pools). `utilisation_by_engine` and
+    `memory_by_engine` are what `utilisation_ratio` and `memory_bytes` are of, by the end of the engines' ids: of the
+    first eight, `other` being the others' mean.
     """
 
     unix_seconds: float
@@ -77,6 +119,11 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
     aborted_per_second: float = 0.0
     goodput_per_second: float = 0.0
     kv_free_ratio: float = 0.0
+    num_waiting_long_tokens: int | None = None
+    waiting_by_priority: dict[str, int] | None = None
+    refusals_per_second: dict[str, float] | None = None
+    utilisation_by_engine: dict[str, float] | None = None
+    memory_by_engine: dict[str, int] | None = None
 
 
 POINT_FIELDS = Point.__struct_fields__
@@ -113,9 +160,9 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     time. `windows` are the intervals' summaries over each of `WINDOWS_SECONDS`, the rates and `prefix_hit_ratio` (found
     cached of the context tokens that started; None where none did) are of the last few seconds,
     `num_unread` and `num_unread_tokens` count what no engine has taken from the inbox, and `announced_version` is the
-    version of tunables that engines should run (None: none is announced), whose objectives `slo` tells. `refusals` are
-    those of the last minute by code, `rejected:<code>` those before any pool had the request (all pools together).
-    `events` are the newest of the last minute, newest first."""
+    version of tunables that engines should run (None: none is announced), whose objectives `slo` tells.
+    `refusals_per_second` are by code, `rejected:<code>` those before any pool had the request (all pools together).
+    `events` are the newest of the last minute, newest first. `trial` is None where no version is tried."""
 
     sequence: int
     unix_seconds: float
@@ -131,15 +178,15 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     prefix_hit_ratio: float | None = None
     step_rates: StepRates = StepRates()
     outcome_rates: OutcomeRates = OutcomeRates()
-    refusals: dict[str, int] = {}
+    refusals_per_second: dict[str, float] = {}
     slo: Objectives | None = None
     events: list[PoolEventInfo] = []
+    trial: TrialFigures | None = None
 
 
 class LiveFrame(msgspec.Struct, frozen=True, kw_only=True, tag="frame"):
     """What a console is sent of a frame, in JSON. `outcomes` are the books: counters by name, `waiting`, `running`.
-    `waiting_by_priority` are the sequences that wait at engines: the commonest priorities of each, the rest as
-    `other`. `refusals`, `slo` and `events` are as in the frame."""
+    `slo` and `events` are as in the frame; of a `trial`, no figures."""
 
     sequence: int
     pool: PoolName
@@ -147,10 +194,9 @@ class LiveFrame(msgspec.Struct, frozen=True, kw_only=True, tag="frame"):
     announced_version: int | None
     outcomes: dict[str, int]
     engines: list[EngineSnapshot]
-    waiting_by_priority: dict[str, int] = {}
-    refusals: dict[str, int] = {}
     slo: Objectives | None = None
     events: list[PoolEventInfo] = []
+    trial: LiveTrial | None = None
 
 
 encode_frame = msgspec.msgpack.Encoder().encode

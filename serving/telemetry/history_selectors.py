@@ -27,14 +27,11 @@ from serving.telemetry.rollups import (
     merge,
     row_of,
 )
-from serving.telemetry.tallies import refusals_of
 
 LONGEST = datetime.timedelta(days=31)
 """The longest range that is read at once."""
 MOST_POINTS = 1_500
 _MOST_STRETCHES = 400
-_MINUTE = 60
-_RATE_DIGITS = 2
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,14 +39,13 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
     `points` are rows in the order of `fields`, which are a `Point`'s: `unix_seconds` is the middle of the stretch,
     gauges are means, and `percentiles` have one window, the stretch. Beside each row stand the `highest` values of its
-    gauges, its `refusals` a minute by code, and how many seconds of the stretch are `covered` at all.
+    gauges, and how many seconds of the stretch are `covered` at all.
     """
 
     seconds: int
     fields: tuple[str, ...]
     points: list[list[Any]]
     highest: list[dict[str, float]]
-    refusals: list[dict[str, float]]
     covered: list[int]
 
 
@@ -92,7 +88,6 @@ def read_series(
         fields=POINT_FIELDS,
         points=[row_of(content, unix_seconds=at.timestamp() + seconds / 2) for at, content in stretches],
         highest=[highest_of(content) for _, content in stretches],
-        refusals=[_refusals_a_minute(content) for _, content in stretches],
         covered=[content.seconds for _, content in stretches],
     )
 
@@ -109,10 +104,18 @@ def measured_between(pool: str, since: datetime.datetime, until: datetime.dateti
     Its edges are true to ten seconds for as long as such stretches are kept, to a minute after that, and so on. What
     ended less than some twenty seconds ago may not be stored yet.
     """
+    total = content_between(pool, since, until)
+    return None if total is None else measured_of(total)
+
+
+def content_between(pool: str, since: datetime.datetime, until: datetime.datetime) -> RollupContent | None:
+    """As `measured_between`, in the form that adds up and can be kept."""
     stretches = _read_stretches(pool, _choose_length(since, until, most=_MOST_STRETCHES), since, until)
-    if not stretches:
-        return None
-    total = merge([content for _, content in stretches])
+    return merge([content for _, content in stretches]) if stretches else None
+
+
+def measured_of(total: RollupContent) -> Measured:
+    """What a content tells, percentiles of its sketches among it."""
     return Measured(
         seconds=total.seconds,
         intervals=summarise_intervals(total.intervals),
@@ -170,10 +173,3 @@ def _read_stretches(
     ).order_by("starts_at")
     known = ((at, decode_or_none(decode_content, bytes(raw))) for at, raw in rows.values_list("starts_at", "content"))
     return [(at, content) for at, content in known if content is not None]
-
-
-def _refusals_a_minute(content: RollupContent) -> dict[str, float]:
-    return {
-        code: round(count * _MINUTE / content.seconds, _RATE_DIGITS)
-        for code, count in refusals_of(content.counts).items()
-    }

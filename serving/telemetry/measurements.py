@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import cast
+from typing import NamedTuple, cast
 
 import msgspec
 from redis.asyncio import Redis
@@ -20,6 +20,13 @@ logger = logging.getLogger(__name__)
 _READ_COUNT = 500
 
 
+class _LastBatch(NamedTuple):
+    """The latest batch of an owner, and the second in which it was written."""
+
+    sequence: int
+    at: int
+
+
 class Measurements:
     """Owns a pool's ring of intervals, the tally of its outcomes, and the place in its stream; on the monitor's event
     loop. It begins a quarter of an hour back."""
@@ -30,7 +37,7 @@ class Measurements:
         self.ring = IntervalRing()
         self.tally = OutcomeTally()
         self._last_id: bytes | None = None
-        self._last_sequences: dict[OwnerId, int] = {}
+        self._last_batches: dict[OwnerId, _LastBatch] = {}
 
     async def read(self, *, now: int) -> None:
         """Take in what is new, and drop what is too old. Errors of Redis pass through."""
@@ -47,6 +54,7 @@ class Measurements:
                 self._last_id = since = entries[-1][0]
             if len(entries) < _READ_COUNT:
                 break
+        self._forget_silent_owners(now=now)
         self.ring.expire(now=now)
         self.tally.expire(now=now)
 
@@ -55,6 +63,12 @@ class Measurements:
         totals = [self.ring.total(since=now + 1 - seconds, until=now + 1) for seconds in WINDOWS_SECONDS]
         return [summarise_intervals(total) for total in totals]
 
+    def _forget_silent_owners(self, *, now: int) -> None:
+        """Those that have said nothing for as long as anything is kept: they are gone, and every process is a new
+        owner."""
+        oldest = now - KEPT_SECONDS
+        self._last_batches = {owner: last for owner, last in self._last_batches.items() if last.at >= oldest}
+
     def _take(self, entry_id: bytes, content: bytes) -> None:
         try:
             batch = decode_batch(content)
@@ -62,9 +76,10 @@ class Measurements:
             logger.warning("pool %s: an owner says what this version does not understand: %s", self._pool, error)
             return
         # Written twice where an owner did not hear that it was written.
-        if batch.sequence <= self._last_sequences.get(batch.owner_id, 0):
+        last = self._last_batches.get(batch.owner_id)
+        if last is not None and batch.sequence <= last.sequence:
             return
-        self._last_sequences[batch.owner_id] = batch.sequence
         at = int(entry_id.partition(b"-")[0]) // 1000
+        self._last_batches[batch.owner_id] = _LastBatch(batch.sequence, at)
         self.ring.add(batch.intervals, at=at)
         self.tally.take_batch(batch, at=at)

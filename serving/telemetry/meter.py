@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from serving.contracts.ids import OwnerId, PoolName
+from serving.contracts.ids import EngineId, OwnerId, PoolName
 from serving.gateway.observer import Ended
 from serving.telemetry.intervals import IntervalRecorder
 from serving.telemetry.publisher import publish
@@ -62,26 +62,26 @@ class RequestMeter:
         """A request was let in and now waits."""
         self._recorders[pool].count_submitted()
 
-    def scheduled(self, pool: PoolName, *, queue_seconds: float) -> None:
+    def scheduled(self, pool: PoolName, *, queue_seconds: float, engine_id: EngineId | None = None) -> None:
         """A request was first scheduled."""
         self._recorders[pool].count_scheduled()
-        self._recorders[pool].record_queue(queue_seconds)
+        self._recorders[pool].record_queue(queue_seconds, engine_id=engine_id)
 
-    def first_token(self, pool: PoolName, *, ttft_seconds: float) -> None:
+    def first_token(self, pool: PoolName, *, ttft_seconds: float, engine_id: EngineId | None = None) -> None:
         """A request's first token is on its way."""
-        self._recorders[pool].record_ttft(ttft_seconds)
+        self._recorders[pool].record_ttft(ttft_seconds, engine_id=engine_id)
 
-    def token_gap(self, pool: PoolName, *, itl_seconds: float) -> None:
+    def token_gap(self, pool: PoolName, *, itl_seconds: float, engine_id: EngineId | None = None) -> None:
         """A later token is on its way."""
-        self._recorders[pool].record_itl(itl_seconds)
+        self._recorders[pool].record_itl(itl_seconds, engine_id=engine_id)
 
     def ended(self, ended: Ended) -> None:
         """A request ended; its whole time counts where it came to its own end."""
         recorder = self._recorders[ended.pool]
-        recorder.count_ended(ended.outcome, was_running=ended.was_scheduled)
+        recorder.count_ended(ended.outcome, was_running=ended.was_scheduled, engine_id=ended.engine_id)
         recorder.count_tokens(prompt=ended.prompt_tokens, completion=ended.completion_tokens)
         if ended.has_finished:
-            recorder.record_e2e(ended.e2e_seconds)
+            recorder.record_e2e(ended.e2e_seconds, engine_id=ended.engine_id)
             if ended.meets_ttft and ended.meets_itl:
                 recorder.count_slo_met()
         self._log.note(ended)

@@ -89,8 +89,8 @@ class Monitor:
             await self._take_over()
         self._rounds.start_if_due()
         self._monitors = {pool: self._monitors.get(pool) or self._new_monitor(pool) for pool in self._rounds.pools}
-        for monitor in self._monitors.values():
-            await monitor.publish_frame()
+        for pool, monitor in self._monitors.items():
+            await monitor.publish_frame(trial=self._rounds.trial_of(pool))
         return FRAME_SECONDS
 
     async def _take_over(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from serving.contracts.ids import PoolName
+from serving.contracts.ids import EngineId, PoolName
 from serving.gateway.observer import Ended, RequestObserver
 
 
@@ -31,20 +31,20 @@ class Observers:
         for observer in self._observers:
             observer.submitted(pool)
 
-    def scheduled(self, pool: PoolName, *, queue_seconds: float) -> None:
+    def scheduled(self, pool: PoolName, *, queue_seconds: float, engine_id: EngineId | None = None) -> None:
         """A request was first scheduled."""
         for observer in self._observers:
-            observer.scheduled(pool, queue_seconds=queue_seconds)
+            observer.scheduled(pool, queue_seconds=queue_seconds, engine_id=engine_id)
 
-    def first_token(self, pool: PoolName, *, ttft_seconds: float) -> None:
+    def first_token(self, pool: PoolName, *, ttft_seconds: float, engine_id: EngineId | None = None) -> None:
         """A request's first token is on its way."""
         for observer in self._observers:
-            observer.first_token(pool, ttft_seconds=ttft_seconds)
+            observer.first_token(pool, ttft_seconds=ttft_seconds, engine_id=engine_id)
 
-    def token_gap(self, pool: PoolName, *, itl_seconds: float) -> None:
+    def token_gap(self, pool: PoolName, *, itl_seconds: float, engine_id: EngineId | None = None) -> None:
         """A later token is on its way."""
         for observer in self._observers:
-            observer.token_gap(pool, itl_seconds=itl_seconds)
+            observer.token_gap(pool, itl_seconds=itl_seconds, engine_id=engine_id)
 
     def ended(self, ended: Ended) -> None:
         """A request ended."""

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 
+from serving.contracts.ids import EngineId
 from serving.contracts.messages import EngineSnapshot
-from serving.telemetry.frames import INTERVAL_NAMES, PERCENTILES, Frame, IntervalSummaries, LiveFrame, Point
+from serving.telemetry.frames import (
+    INTERVAL_NAMES,
+    PERCENTILES,
+    Frame,
+    IntervalSummaries,
+    LiveFrame,
+    LiveTrial,
+    Point,
+    TrialFigures,
+)
+from serving.telemetry.gauges import keep_first, keep_largest
 
+UNREAD = "unread"
 _RATIO_DIGITS = 4
 _RATE_DIGITS = 1
 _REQUEST_DIGITS = 2
 _MS_DIGITS = 3
 _SECONDS_DIGITS = 6
+_NAME_LENGTH = 6
 
 
 def point_of(frame: Frame) -> Point:
@@ -41,6 +54,13 @@ def point_of(frame: Frame) -> Point:
         prefix_hit_ratio=None if frame.prefix_hit_ratio is None else round(frame.prefix_hit_ratio, _RATIO_DIGITS),
         **_outcome_rates(frame),
         kv_free_ratio=_ratio(sum(engine.kv_blocks_free for engine in engines), num_blocks),
+        num_waiting_long_tokens=_num_waiting_long_tokens(engines),
+        waiting_by_priority=_waiting_by_priority(frame),
+        refusals_per_second={
+            code: round(rate, _REQUEST_DIGITS) for code, rate in keep_largest(frame.refusals_per_second).items()
+        },
+        utilisation_by_engine=_by_engine(engines, _utilisation, digits=_RATIO_DIGITS),
+        memory_by_engine=_by_engine(engines, _memory, digits=None),
     )
 
 
@@ -54,11 +74,16 @@ def live_frame_of(frame: Frame) -> LiveFrame:
         announced_version=frame.announced_version,
         outcomes={**books.counts, "waiting": books.num_waiting, "running": books.num_running},
         engines=frame.engines,
-        waiting_by_priority=_waiting_by_priority(frame.engines),
-        refusals=frame.refusals,
         slo=frame.slo,
         events=frame.events,
+        trial=_live_trial_of(frame.trial),
     )
+
+
+def _live_trial_of(trial: TrialFigures | None) -> LiveTrial | None:
+    if trial is None:
+        return None
+    return LiveTrial(version=trial.version, engine_id=trial.engine_id, since=trial.since)
 
 
 def _step_rates(frame: Frame) -> dict[str, Any]:
@@ -76,11 +101,35 @@ def _outcome_rates(frame: Frame) -> dict[str, float]:
     return {name: round(rate, _REQUEST_DIGITS) for name, rate in rates.items()}
 
 
-def _waiting_by_priority(engines: Iterable[EngineSnapshot]) -> dict[str, int]:
-    waiting: Counter[str] = Counter()
+def _num_waiting_long_tokens(engines: Iterable[EngineSnapshot]) -> int | None:
+    num_tokens = 0
     for engine in engines:
+        if engine.num_waiting_long_tokens is not None:
+            num_tokens += engine.num_waiting_long_tokens
+        elif engine.num_waiting_long:
+            return None
+    return num_tokens
+
+
+def _waiting_by_priority(frame: Frame) -> dict[str, int]:
+    waiting: Counter[str] = Counter({UNREAD: frame.num_unread})
+    for engine in frame.engines:
         waiting.update(engine.waiting_by_priority)
-    return {priority: count for priority, count in waiting.most_common() if count}
+    return {name: int(count) for name, count in keep_largest(waiting).items()}
+
+
+def _by_engine(
+    engines: Sequence[EngineSnapshot], figure_of: Callable[[EngineSnapshot], float], *, digits: int | None
+) -> dict[str, Any]:
+    names = _names_of([engine.engine_id for engine in engines])
+    figures = keep_first({name: figure_of(engine) for name, engine in zip(names, engines, strict=True)})
+    return {name: round(figure, digits) for name, figure in figures.items()}
+
+
+def _names_of(ids: Sequence[EngineId]) -> list[str]:
+    """The ends of ids, by which people tell engines apart: 900 points hold them."""
+    ends = [id_.rpartition("-")[2][:_NAME_LENGTH] or id_ for id_ in ids]
+    return list(ends) if len(set(ends)) == len(ends) else list(ids)
 
 
 def _ratio(part: float, whole: float) -> float:

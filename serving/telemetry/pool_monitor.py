@@ -17,14 +17,16 @@ from serving.telemetry.announced import read_announced
 from serving.telemetry.books import read_books
 from serving.telemetry.engines import TokenRates, live_engines
 from serving.telemetry.events import read_newest_events
-from serving.telemetry.frames import Frame, Objectives, decode_frame, encode_frame, encode_live
+from serving.telemetry.frames import Frame, Objectives, TrialFigures, decode_frame, encode_frame, encode_live
 from serving.telemetry.history import add_point
 from serving.telemetry.inbox import count_inbox
 from serving.telemetry.measurements import Measurements
 from serving.telemetry.points import live_frame_of
 from serving.telemetry.pool_watch import PoolWatch
+from serving.telemetry.reconciler import Trial
 from serving.telemetry.rejections import read_rejections
 from serving.telemetry.stretches import Stretches
+from serving.telemetry.trial_measurements import TrialMeasurements
 
 logger = logging.getLogger(__name__)
 
@@ -66,17 +68,19 @@ class PoolMonitor:
         self._measured = Measurements(redis, pool)
         self._stretches = Stretches(redis, pool, measured=self._measured)
         self._watch = PoolWatch(redis, pool)
+        self._tried: TrialMeasurements | None = None
         self._rates = TokenRates()
         self._frame_sequence: int | None = None
         self._last_point_at: int | None = None
 
-    async def publish_frame(self) -> None:
-        """Read what is new, write the next frame and tell the consoles; sum up what is over.
+    async def publish_frame(self, *, trial: Trial | None = None) -> None:
+        """Read what is new, write the next frame and tell the consoles; sum up what is over. `trial` is what one of the
+        pool's engines tries.
 
         Errors of Redis pass through, but for those of the telling: whoever asks for a frame gets it without.
         """
         try:
-            frame = await self._look()
+            frame = await self._look(trial)
             await self._write(frame)
             await self._stretches.close_due(now=int(frame.unix_seconds))
         except (RedisError, OSError):
@@ -85,7 +89,7 @@ class PoolMonitor:
         for observer in self._observers:
             await self._show(observer, frame)
 
-    async def _look(self) -> Frame:
+    async def _look(self, trial: Trial | None) -> Frame:
         seconds, microseconds = await self._redis.time()
         now = int(seconds)
         await self._measured.read(now=now)
@@ -113,10 +117,20 @@ class PoolMonitor:
             prefix_hit_ratio=self._rates.prefix_hit_ratio,
             step_rates=self._rates.steps,
             outcome_rates=tally.rates(now=now),
-            refusals=tally.refusals(now=now),
+            refusals_per_second=tally.refusals_per_second(now=now),
             slo=slo,
             events=await read_newest_events(self._redis, self.pool, now=now),
+            trial=await self._measure(trial, now=now),
         )
+
+    async def _measure(self, trial: Trial | None, *, now: int) -> TrialFigures | None:
+        if trial is None:
+            self._tried = None
+            return None
+        if self._tried is None or self._tried.trial != trial:
+            self._tried = TrialMeasurements(self._redis, self.pool, trial)
+        await self._tried.read(now=now)
+        return self._tried.figures(now=now)
 
     async def _write(self, frame: Frame) -> None:
         live = live_frame_of(frame)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.metrics_core import Metric
 
-from serving.contracts.ids import PoolName
+from serving.contracts.ids import EngineId, PoolName
 from serving.gateway.observer import Ended
 
 QUEUE, TTFT = "footplate_request_queue_seconds", "footplate_request_ttft_seconds"
@@ -113,17 +113,17 @@ class RequestMetrics:
         self._submitted[pool].inc()
         self._waiting[pool].inc()
 
-    def scheduled(self, pool: PoolName, *, queue_seconds: float) -> None:
+    def scheduled(self, pool: PoolName, *, queue_seconds: float, engine_id: EngineId | None = None) -> None:
         """A request was first scheduled."""
         self._waiting[pool].dec()
         self._running[pool].inc()
         self._intervals[QUEUE][pool].observe(queue_seconds)
 
-    def first_token(self, pool: PoolName, *, ttft_seconds: float) -> None:
+    def first_token(self, pool: PoolName, *, ttft_seconds: float, engine_id: EngineId | None = None) -> None:
         """A request's first token is on its way."""
         self._intervals[TTFT][pool].observe(ttft_seconds)
 
-    def token_gap(self, pool: PoolName, *, itl_seconds: float) -> None:
+    def token_gap(self, pool: PoolName, *, itl_seconds: float, engine_id: EngineId | None = None) -> None:
         """A later token is on its way."""
         self._intervals[ITL][pool].observe(itl_seconds)
 

@@ -7,16 +7,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from serving.contracts.ids import PoolName
 from serving.telemetry.frames import POINT_FIELDS, Point, summarise_intervals
+from serving.telemetry.gauges import (
+    Gauge,
+    NamedGauges,
+    add_gauges,
+    add_named_gauges,
+    gauge_of,
+    keep_largest,
+    named_gauges_of,
+)
 from serving.telemetry.intervals import Intervals
 from serving.telemetry.packing import add_up, pack, unpack
 from serving.telemetry.points import percentiles_of
-from serving.telemetry.tallies import outcomes_of
+from serving.telemetry.tallies import outcomes_of, refusals_of
+
+T = TypeVar("T", Gauge, NamedGauges)
 
 RESOLUTIONS = (10, 60, 600, 3600)
 """Lengths of the stretches that are kept, in seconds: each is a multiple of the one before."""
@@ -24,38 +35,29 @@ STRETCH_SECONDS = RESOLUTIONS[0]
 
 _OUTCOME_RATES = ("finished_per_second", "refused_per_second", "failed_per_second", "aborted_per_second")
 _GOODPUT = "goodput_per_second"
+_REFUSALS = "refusals_per_second"
+_NOUGHT_WHERE_LEFT_OUT = ("waiting_by_priority",)
+NAMED_GAUGES = (*_NOUGHT_WHERE_LEFT_OUT, "utilisation_by_engine", "memory_by_engine")
 # Whatever else a point tells is a gauge, whose mean and highest value are kept.
-_NO_GAUGES = {"unix_seconds", "tunables_version", "percentiles", *_OUTCOME_RATES, _GOODPUT}
+_NO_GAUGES = {"unix_seconds", "tunables_version", "percentiles", *_OUTCOME_RATES, _GOODPUT, _REFUSALS, *NAMED_GAUGES}
 GAUGES = tuple(name for name in POINT_FIELDS if name not in _NO_GAUGES)
 
 _GAUGE_DIGITS, _RATE_DIGITS = 4, 3
-
-
-class Gauge(msgspec.Struct, frozen=True, array_like=True):
-    """A gauge as `num` points told it: their sum and the highest."""
-
-    num: int
-    total: float
-    highest: float
-
-    @property
-    def mean(self) -> float:
-        """Over the points."""
-        return self.total / self.num
 
 
 class RollupContent(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured of a pool in a stretch of time, of which `seconds` are covered at all.
 
     `counts` are counters by name, as owners keep them (`submitted`, `finished:stop`, `refused:queue_full`, …), and
-    `rejected:<code>` for what was refused before any pool had it. `gauges` are by the field of a `Point`;
-    `tunables_version` is the last one that was in force everywhere.
+    `rejected:<code>` for what was refused before any pool had it. `gauges` and `named_gauges` are by the field of a
+    `Point`, and without those that no point told; `tunables_version` is the last one that was in force everywhere.
     """
 
     seconds: int
     intervals: Intervals = Intervals()
     counts: dict[str, int] = {}
     gauges: dict[str, Gauge] = {}
+    named_gauges: dict[str, NamedGauges] = {}
     tunables_version: int | None = None
 
 
@@ -83,6 +85,7 @@ def content_of(intervals: Intervals, *, counts: Mapping[str, int], points: Seque
         intervals=intervals,
         counts=kept,
         gauges=_gauges_of(points),
+        named_gauges=_named_gauges_of(points),
         tunables_version=versions[-1] if versions else None,
     )
 
@@ -99,7 +102,11 @@ def merge(contents: Sequence[RollupContent]) -> RollupContent:
         seconds=sum(content.seconds for content in contents),
         intervals=unpack(add_up([pack(content.intervals) for content in contents])),
         counts=dict(counts),
-        gauges=_merge_gauges(content.gauges for content in contents),
+        gauges={name: add_gauges(parts) for name, parts in _by_field(content.gauges for content in contents).items()},
+        named_gauges={
+            name: add_named_gauges(parts)
+            for name, parts in _by_field(content.named_gauges for content in contents).items()
+        },
         tunables_version=versions[-1] if versions else None,
     )
 
@@ -124,12 +131,24 @@ def row_of(content: RollupContent, *, unix_seconds: float) -> list[Any]:
     values["unix_seconds"] = unix_seconds
     values["tunables_version"] = content.tunables_version
     values["percentiles"] = [percentiles_of(summarise_intervals(content.intervals))]
+    values |= _by_name(content)
     return [values.get(name) for name in POINT_FIELDS]
 
 
 def highest_of(content: RollupContent) -> dict[str, float]:
     """The highest value of each gauge."""
     return {name: gauge.highest for name, gauge in content.gauges.items()}
+
+
+def _by_name(content: RollupContent) -> dict[str, dict[str, float]]:
+    """What a row tells by name."""
+    rates = {code: count / content.seconds for code, count in refusals_of(content.counts).items()}
+    told = {_REFUSALS: keep_largest(rates)}
+    for field, named in content.named_gauges.items():
+        told[field] = named.means_of_all if field in _NOUGHT_WHERE_LEFT_OUT else named.means
+    return {
+        field: {name: round(value, _RATE_DIGITS) for name, value in figures.items()} for field, figures in told.items()
+    }
 
 
 def _gauges_of(points: Iterable[Point]) -> dict[str, Gauge]:
@@ -139,19 +158,17 @@ def _gauges_of(points: Iterable[Point]) -> dict[str, Gauge]:
             value = getattr(point, name)
             if value is not None:
                 column.append(value)
-    return {
-        name: Gauge(len(column), float(sum(column)), float(max(column))) for name, column in values.items() if column
-    }
+    return {name: gauge_of(column) for name, column in values.items() if column}
 
 
-def _merge_gauges(parts: Iterable[Mapping[str, Gauge]]) -> dict[str, Gauge]:
-    merged: dict[str, Gauge] = {}
+def _named_gauges_of(points: Sequence[Point]) -> dict[str, NamedGauges]:
+    told = {field: named_gauges_of(getattr(point, field) for point in points) for field in NAMED_GAUGES}
+    return {field: named for field, named in told.items() if named is not None}
+
+
+def _by_field(parts: Iterable[Mapping[str, T]]) -> dict[str, list[T]]:
+    gathered: dict[str, list[T]] = {}
     for part in parts:
         for name, gauge in part.items():
-            known = merged.get(name)
-            merged[name] = (
-                gauge
-                if known is None
-                else Gauge(known.num + gauge.num, known.total + gauge.total, max(known.highest, gauge.highest))
-            )
-    return merged
+            gathered.setdefault(name, []).append(gauge)
+    return gathered

@@ -13,7 +13,7 @@ from serving.contracts.ids import PoolName
 from serving.telemetry.books import LostOwners
 from serving.telemetry.engines import live_engines
 from serving.telemetry.known_pools import read_known_pools, write_known_pools
-from serving.telemetry.reconciler import Reconciler, StoredForPool
+from serving.telemetry.reconciler import Reconciler, StoredForPool, Trial
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,8 @@ _DATABASE_SECONDS = 2.0
 
 
 class Rounds:
-    """Owns which pools are known and whose owners are silent, and the task that makes a round; on the monitor's loop.
+    """Owns which pools are known, what is tried in them and whose owners are silent, and the task that makes a round;
+    on the monitor's loop.
 
     There is one round at a time, every two seconds. It may have to wait for the database, and nothing else waits for
     it. Without an answer it goes on with the pools that were known last.
@@ -40,6 +41,7 @@ class Rounds:
         self._reconciler = Reconciler(redis, clock=clock)
         self._lost_owners: dict[PoolName, LostOwners] = {}
         self._round: asyncio.Task[None] | None = None
+        self._trials: dict[PoolName, Trial] = {}
         self._began_at: float | None = None
         self._database_works = True
         self._unusable: frozenset[PoolName] = frozenset()
@@ -48,6 +50,10 @@ class Rounds:
     def pools(self) -> tuple[PoolName, ...]:
         """The pools there are, as far as is known."""
         return tuple(self._lost_owners)
+
+    def trial_of(self, pool: PoolName) -> Trial | None:
+        """What one of the pool's engines tries, as the database said last."""
+        return self._trials.get(pool)
 
     async def recall(self) -> None:
         """Begin with the pools that the last active monitor knew. Errors of Redis pass through."""
@@ -89,6 +95,9 @@ class Rounds:
         stored = await self._ask_database()
         if stored is not None:
             self._know(stored)
+            self._trials = {
+                pool: own.trial for pool, own in stored.items() if own is not None and own.trial is not None
+            }
         if stored is not None or self._lost_owners:
             await write_known_pools(self._redis, self.pools)
         for pool, lost_owners in self._lost_owners.items():

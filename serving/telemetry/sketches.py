@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import msgspec
@@ -67,6 +67,18 @@ def sketch_values(values: Iterable[float]) -> Sketch:
         key = _MAPPING.key(value)
         bins[key] = bins.get(key, 0) + 1
     return Sketch(num_zero, sum_seconds, bins)
+
+
+def add_sketches(sketches: Sequence[Sketch]) -> Sketch:
+    """The sketch of all durations that any of these, of which there is at least one, holds."""
+    if len(sketches) == 1:
+        return sketches[0]
+    bins: dict[int, int] = {}
+    for sketch in sketches:
+        for key, count in sketch.bins.items():
+            bins[key] = bins.get(key, 0) + count
+    num_zero = sum(sketch.num_zero for sketch in sketches)
+    return Sketch(num_zero, sum(sketch.sum_seconds for sketch in sketches), bins)
 
 
 def summarise(sketch: Sketch) -> IntervalSummary:

@@ -15,7 +15,6 @@ REJECTED = "rejected:"
 KEPT_SECONDS = 900
 _EXPIRED_TOGETHER = 60
 _RATE_SECONDS = 5
-_REFUSALS_SECONDS = 60
 _REFUSED = "refused:"
 
 
@@ -75,9 +74,10 @@ class OutcomeTally:
             goodput_per_second=gained["slo_met"] / _RATE_SECONDS,
         )
 
-    def refusals(self, *, now: int) -> dict[str, int]:
-        """Of the last minute, by code, the commonest first; `rejected:<code>` those that no pool had."""
-        return refusals_of(self.total(since=now + 1 - _REFUSALS_SECONDS, until=now + 1))
+    def refusals_per_second(self, *, now: int) -> dict[str, float]:
+        """Of the same seconds, by code, the commonest first; `rejected:<code>` those that no pool had."""
+        refusals = refusals_of(self.total(since=now - _RATE_SECONDS, until=now))
+        return {code: count / _RATE_SECONDS for code, count in refusals.items()}
 
     def _add(self, gained: Mapping[str, int], *, at: int) -> None:
         if gained:

@@ -1,20 +1,18 @@
-"""Periodic work of telemetry: what waits in Redis is stored, what is too old goes. Each may run twice, or at once."""
+"""Periodic work of telemetry: what waits in Redis is stored, what is too old goes. Each may run twice, or at once.
+
+Errors of Redis and of a database that is out of reach pass through: what was not done is done when it is due again.
+"""
 
 from __future__ import annotations
 
 import datetime
-import logging
 
 from celery import shared_task
 from django.conf import settings
-from django.db import DatabaseError
 from django.utils import timezone
 from redis import Redis
-from redis.exceptions import RedisError
 
 from serving.telemetry import alert_log, request_drain, rollup_drain
-
-logger = logging.getLogger(__name__)
 
 _REDIS_SECONDS = 5.0
 
@@ -49,16 +47,13 @@ def prune_alerts() -> None:
 
 @shared_task(name="telemetry.drain_requests")  # type: ignore[untyped-decorator]
 def drain_requests() -> None:
-    """Store requests that ended; where Redis or the database is out of reach, the next one does."""
-    try:
-        with _redis() as redis:
-            request_drain.drain_requests(
-                redis,
-                keeps_requests=settings.FOOTPLATE_REQUEST_LOG_DAYS > 0,
-                keeps_texts=settings.FOOTPLATE_TEXT_DAYS > 0,
-            )
-    except (RedisError, DatabaseError) as error:
-        logger.warning("requests that ended cannot be stored now: %s", type(error).__name__)
+    """Store requests that ended."""
+    with _redis() as redis:
+        request_drain.drain_requests(
+            redis,
+            keeps_requests=settings.FOOTPLATE_REQUEST_LOG_DAYS > 0,
+            keeps_texts=settings.FOOTPLATE_TEXT_DAYS > 0,
+        )
 
 
 @shared_task(name="telemetry.prune_requests")  # type: ignore[untyped-decorator]

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from serving.contracts.ids import PoolName
+from serving.contracts.ids import EngineId, PoolName
 from serving.gateway.observer import Ended
 
 if TYPE_CHECKING:
@@ -79,13 +79,13 @@ class RequestTraces:
     def submitted(self, pool: PoolName) -> None:
         """All is told at the end."""
 
-    def scheduled(self, pool: PoolName, *, queue_seconds: float) -> None:
+    def scheduled(self, pool: PoolName, *, queue_seconds: float, engine_id: EngineId | None = None) -> None:
         """All is told at the end."""
 
-    def first_token(self, pool: PoolName, *, ttft_seconds: float) -> None:
+    def first_token(self, pool: PoolName, *, ttft_seconds: float, engine_id: EngineId | None = None) -> None:
         """All is told at the end."""
 
-    def token_gap(self, pool: PoolName, *, itl_seconds: float) -> None:
+    def token_gap(self, pool: PoolName, *, itl_seconds: float, engine_id: EngineId | None = None) -> None:
         """All is told at the end."""
 
     def ended(self, ended: Ended) -> None:

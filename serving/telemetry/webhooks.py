@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import json
 import socket
 import threading
 from collections.abc import Collection, Mapping
-from typing import Any, Never
+from typing import Never
 from urllib.parse import urlsplit
 
 from serving.contracts.errors import InvalidValue
@@ -46,9 +45,9 @@ def check_url(url: str, *, allowed_hosts: Collection[str]) -> None:
         _refuse(url, "at one of the hosts of FOOTPLATE_WEBHOOK_HOSTS: " + ", ".join(sorted(allowed_hosts)))
 
 
-def post_json(url: str, content: Mapping[str, Any], *, delivery_id: str, allowed_hosts: Collection[str]) -> None:
-    """Post `content`; whoever gets it tells a repetition by the header `x-footplate-delivery`. Blocking, 3 s at most a
-    step and 10 s for the answer. Follows no redirection, which could lead anywhere, and uses no proxy.
+def post_json(url: str, body: bytes, *, headers: Mapping[str, str], allowed_hosts: Collection[str]) -> None:
+    """Post `body`, which is JSON, with these headers beside the usual ones. Blocking, 3 s at most a step and 10 s for
+    the answer. Follows no redirection, which could lead anywhere, and uses no proxy.
 
     Raises `WebhookFailed` where it is not taken with a 2xx.
     """
@@ -64,17 +63,22 @@ def post_json(url: str, content: Mapping[str, Any], *, delivery_id: str, allowed
     patience = threading.Timer(_LONGEST_SECONDS, _break_off, (connection,))
     patience.start()
     try:
-        headers = {"content-type": "application/json", "user-agent": "footplate", "x-footplate-delivery": delivery_id}
+        usual = {"content-type": "application/json", "user-agent": "footplate"}
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        connection.request("POST", path, json.dumps(content).encode(), headers)
+        connection.request("POST", path, body, {**usual, **headers})
         status = connection.getresponse().status
     except (OSError, ValueError, http.client.HTTPException) as error:
-        raise WebhookFailed(f"it cannot be reached: {error!r}"[:300]) from None
+        raise WebhookFailed(f"it cannot be reached: {_in_words(error)}"[:300]) from None
     finally:
         patience.cancel()
         connection.close()
     if not 200 <= status < 300:
         raise WebhookFailed(f"it answered {status}")
+
+
+def _in_words(error: Exception) -> str:
+    """What an operating system or a library says of it; its kind, where that says nothing."""
+    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
 
 
 def _break_off(connection: http.client.HTTPConnection) -> None:

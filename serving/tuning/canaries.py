@@ -34,29 +34,42 @@ from serving.tuning.storing import (
 LEAST_ENGINES = 2
 
 
-def begin(version: TunablesVersion, engines: Sequence[EngineSnapshot], *, author: Author, redis: Redis) -> Canary:
-    """Let one of the pool's living engines run the version first, in the transaction that stores it: the first by name
-    that takes work.
+def begin(
+    version: TunablesVersion,
+    engines: Sequence[EngineSnapshot],
+    *,
+    author: Author,
+    redis: Redis,
+    engine: str | None = None,
+) -> Canary:
+    """Let one of the pool's living engines run the version first, in the transaction that stores it: the one of the id
+    `engine`, otherwise the first by name that takes work.
 
-    Raises `InvalidValue` where fewer than two engines do, and where nothing of the change acts in an engine.
+    Raises `InvalidValue` where fewer than two engines take work, where `engine` is none of them, and where nothing of
+    the change acts in an engine.
     """
     acting = [spec.name for spec in describe() if spec.name in version.changes and spec.effect == "next step"]
     if not acting:
         raise InvalidValue(
             "canary", "on", f"off: {', '.join(version.changes)} acts at the door, for all engines of the pool at once"
         )
-    ready = sorted((e for e in engines if e.state == "ready"), key=lambda e: (e.name, e.engine_id))
+    ready = taking_work(engines)
     if len(ready) < LEAST_ENGINES:
         raise InvalidValue(
             "canary", "on", f"off: it needs two engines of the pool that take work, and there are {len(ready)}"
         )
-    engine_id = ready[0].engine_id
+    engine_id = ready[0].engine_id if engine is None else _chosen(engine, ready)
     canary = Canary.objects.create(version=version, engine_id=engine_id, baseline=baseline_of(engines))
     _audit("canary begun", version, author=author, reason=version.reason)
     announced = AnnouncedTunables(version.number, tunables_of(version.values))
     transaction.on_commit(functools.partial(announce_to, redis, engine_id, announced))
     _note(redis, version, f"version {version.number} is tried on {engine_id}")
     return canary
+
+
+def taking_work(engines: Iterable[EngineSnapshot]) -> list[EngineSnapshot]:
+    """Those that may try a version, by name: the first of them does where none is named. Pure."""
+    return sorted((e for e in engines if e.state == "ready"), key=lambda e: (e.name, e.engine_id))
 
 
 def take_to_all(name: str, number: int, *, reason: str, author: Author, redis: Redis) -> TunablesVersion:
@@ -104,10 +117,11 @@ def trial_of(name: str) -> Trial | None:
     return Trial(EngineId(canary.engine_id), announced, canary.started_at.timestamp())
 
 
-def move(name: str, *, old: EngineId, new: EngineId) -> bool:
-    """Let `new` try what `old`, which is gone, tried. False where that changed meanwhile."""
+def move(name: str, *, old: EngineId, new: EngineId, engines: Iterable[EngineSnapshot] = ()) -> bool:
+    """Let `new` try what `old`, which is gone, tried: what is measured begins anew with what `engines`, those that
+    live, have counted by now. False where that changed meanwhile."""
     running = Canary.objects.filter(version__pool__name=name, state=CanaryState.RUNNING, engine_id=old)
-    return bool(running.update(engine_id=new))
+    return bool(running.update(engine_id=new, started_at=timezone.now(), baseline=baseline_of(engines)))
 
 
 def successor_of(trial: Trial, engines: Iterable[EngineSnapshot], *, now: float) -> EngineId | None:
@@ -124,9 +138,18 @@ def successor_of(trial: Trial, engines: Iterable[EngineSnapshot], *, now: float)
 def _lock_tried(name: str, number: int, state: CanaryState, *, author: Author) -> TunablesVersion:
     pool = lock_pool(name)
     canary = running_canary(pool)
+    newest = newest_stored(pool)
     if canary is None or canary.version.number != number or not end_canary(canary.version, state, author=author):
-        raise StaleVersion(f"version {number} is not being tried any more: version {newest_stored(pool).number} came")
-    return newest_stored(pool)
+        came = f"version {newest.number} came" if newest.number != number else "it is the newest, and on every engine"
+        raise StaleVersion(f"version {number} is not being tried any more: {came}")
+    return newest
+
+
+def _chosen(engine: str, ready: Sequence[EngineSnapshot]) -> EngineId:
+    known = [snapshot.engine_id for snapshot in ready]
+    if engine not in known:
+        raise InvalidValue("canary engine", engine, "the id of an engine that takes work: " + ", ".join(known))
+    return EngineId(engine)
 
 
 def _audit(

@@ -12,17 +12,39 @@ _COUNTERS = ("steps_total", "step_seconds_total", "generated_tokens_total", "pre
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What one engine or several did in `seconds`, those of several added up. `step_ms` is the mean of their steps
+    (None: they made none), the rates are an engine's."""
+
+    seconds: float = 0.0
+    num_steps: int = 0
+    step_seconds: float = 0.0
+    generated_tokens: int = 0
+    num_preemptions: int = 0
+
+    @property
+    def step_ms(self) -> float | None:
+        return 1000 * self.step_seconds / self.num_steps if self.num_steps else None
+
+    @property
+    def generated_tokens_per_second(self) -> float:
+        return self.generated_tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def preemptions_per_minute(self) -> float:
+        return 60 * self.num_preemptions / self.seconds if self.seconds else 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFigures:
-    """One engine since the canary began, or since it started where that was later. `step_ms` is the mean of its steps
-    (None: it made none); `num_running` and `num_waiting` are of this moment."""
+    """One engine since the canary began, or since it started where that was later. `num_running` and `num_waiting` are
+    of this moment."""
 
     engine_id: EngineId
     name: str
     is_canary: bool
     version: int
-    step_ms: float | None
-    generated_tokens_per_second: float
-    num_preemptions: int
+    work: Work
     num_running: int
     num_waiting: int
 
@@ -44,18 +66,32 @@ def figures_since(
     return sorted(found, key=lambda figures: (not figures.is_canary, figures.name, figures.engine_id))
 
 
+def work_of(engines: Iterable[EngineFigures]) -> Work:
+    """What they did together: sums, of which the mean step and the rates of one engine follow."""
+    works = [engine.work for engine in engines]
+    return Work(
+        seconds=sum(work.seconds for work in works),
+        num_steps=sum(work.num_steps for work in works),
+        step_seconds=sum(work.step_seconds for work in works),
+        generated_tokens=sum(work.generated_tokens for work in works),
+        num_preemptions=sum(work.num_preemptions for work in works),
+    )
+
+
 def _figures(before: Mapping[str, float], engine: EngineSnapshot, canary: EngineId, seconds: float) -> EngineFigures:
     grown = {name: max(0.0, getattr(engine, name) - before.get(name, 0)) for name in _COUNTERS}
-    lasted = max(1.0, min(seconds, engine.uptime_seconds))
-    num_steps = grown["steps_total"]
     return EngineFigures(
         engine_id=engine.engine_id,
         name=engine.name,
         is_canary=engine.engine_id == canary,
         version=engine.tunables_version,
-        step_ms=1000 * grown["step_seconds_total"] / num_steps if num_steps else None,
-        generated_tokens_per_second=grown["generated_tokens_total"] / lasted,
-        num_preemptions=int(grown["preemptions_total"]),
+        work=Work(
+            seconds=max(1.0, min(seconds, engine.uptime_seconds)),
+            num_steps=int(grown["steps_total"]),
+            step_seconds=grown["step_seconds_total"],
+            generated_tokens=int(grown["generated_tokens_total"]),
+            num_preemptions=int(grown["preemptions_total"]),
+        ),
         num_running=engine.num_running,
         num_waiting=engine.num_waiting,
     )

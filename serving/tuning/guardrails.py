@@ -14,15 +14,15 @@ from django.utils import timezone
 from redis import Redis
 
 from serving.audit.services import record
-from serving.contracts.actors import Actor
-from serving.contracts.errors import DomainError
+from serving.contracts.actors import Actor, Author, name_of
+from serving.contracts.errors import DomainError, StaleVersion
 from serving.contracts.guardrails import GuardrailTerms
 from serving.contracts.ids import PoolName
 from serving.telemetry.conditions import METRICS, Condition, told
 from serving.tuning.happenings import note
 from serving.tuning.models import Canary, CanaryState, Guardrail, GuardrailState, TunablesVersion
 from serving.tuning.selectors import newest_stored, tunables_of
-from serving.tuning.storing import announce_on_commit, audited_changes, end_canary, lock_pool, store
+from serving.tuning.storing import announce_on_commit, audited_changes, check_reason, end_canary, lock_pool, store
 
 GUARDRAIL = Actor("guardrail", "system")
 
@@ -69,6 +69,36 @@ def let_pass(guardrail_id: int) -> bool:
     return _end(guardrail_id, GuardrailState.PASSED, note_text="the bound was kept to the end of the watch")
 
 
+def call_off(name: str, number: int, *, reason: str, author: Author) -> Guardrail:
+    """End the watch over version `number` before its time: the version stays, and nothing takes it back by itself.
+
+    Raises `PoolNotFound`, `InvalidValue` for a reason that cannot be kept, and `StaleVersion` where that version is
+    not, or no longer, watched.
+    """
+    check_reason(reason)
+    with transaction.atomic():
+        pool = lock_pool(name)
+        watching = Guardrail.objects.filter(version__pool=pool, version__number=number)
+        guardrail = watching.select_related("version__pool").first()
+        note_text = f"called off by {name_of(author)}" + (f": {reason}" if reason else "")
+        if guardrail is None or not _end(guardrail.pk, GuardrailState.CALLED_OFF, note_text=note_text):
+            what = (
+                "has no guardrail" if guardrail is None else f"is watched no longer: its guardrail {_word(guardrail)}"
+            )
+            raise StaleVersion(f"version {number} {what}")
+        record(
+            "guardrail called off",
+            actor=author,
+            subject_kind="pool",
+            subject=name,
+            pool=name,
+            changes={"version": [number, number]},
+            reason=reason,
+        )
+        guardrail.refresh_from_db()
+    return guardrail
+
+
 def take_back(guardrail_id: int, *, value: float, redis: Redis) -> TunablesVersion | None:
     """End a guardrail whose bound was missed for too long, and store the values of the version before anew.
 
@@ -93,10 +123,11 @@ def _take_back(guardrail_id: int, *, value: float, redis: Redis) -> TunablesVers
     if current.number != watched_version.number:
         _end(guardrail_id, GuardrailState.SUPERSEDED, note_text=f"version {current.number} came before its end")
         return None
-    reason = _reason(guardrail, value)
+    canary = Canary.objects.filter(version=current, state=CanaryState.RUNNING).first()
+    reason = _reason(guardrail, value, engine_id=None if canary is None else canary.engine_id)
     if not _end(guardrail_id, GuardrailState.MISSED, note_text=reason, value=value):
         return None
-    if Canary.objects.filter(version=current, state=CanaryState.RUNNING).exists():
+    if canary is not None:
         end_canary(current, CanaryState.WITHDRAWN, author=GUARDRAIL)
     before = pool.versions.get(number=current.number - 1)
     version = store(current, tunables_of(before.values), reason=reason, author=GUARDRAIL)
@@ -114,10 +145,12 @@ def _take_back(guardrail_id: int, *, value: float, redis: Redis) -> TunablesVers
     return version
 
 
-def _reason(guardrail: Guardrail, value: float) -> str:
+def _reason(guardrail: Guardrail, value: float, *, engine_id: str | None) -> str:
+    """`engine_id` is of the engine that tried the version; None where all ran it."""
     metric = METRICS[guardrail.metric]
+    where = "" if engine_id is None else f" on {engine_id}"
     return (
-        f"version {guardrail.version.number} rolled back: {metric.title} was {told(value, metric.unit)}, above"
+        f"version {guardrail.version.number} rolled back: {metric.title}{where} was {told(value, metric.unit)}, above"
         f" {told(guardrail.bound, metric.unit)} for {guardrail.window_seconds:g} s"
     )
 
@@ -126,6 +159,11 @@ def _end(guardrail_id: int, state: GuardrailState, *, note_text: str, value: flo
     """Whether it was still watched, which is true for one caller alone."""
     watching = Guardrail.objects.filter(pk=guardrail_id, state=GuardrailState.WATCHING)
     return bool(watching.update(state=state, ended_at=timezone.now(), note=note_text[:500], value=value))
+
+
+def _word(guardrail: Guardrail) -> str:
+    words = {"passed": "has passed", "missed": "was missed", "called_off": "was called off"}
+    return words.get(guardrail.state, f"is {guardrail.state}")
 
 
 def _describe(guardrail: Guardrail) -> Watched:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from django.db import models
+from django.utils import timezone
 
 
 class Pool(models.Model):
-    """Named capacity: the engines that serve one model under one set of tunables."""
+    """Named capacity: the engines that serve one model under one set of tunables. `unconfigured_since` is None while
+    the settings name it; afterwards its past stays, and nothing of it can be changed."""
 
     name = models.CharField(max_length=100, unique=True)
     model = models.CharField(max_length=200)
     created_at = models.DateTimeField(auto_now_add=True)
+    unconfigured_since = models.DateTimeField(null=True)
 
     def __str__(self) -> str:
         return self.name
@@ -36,13 +39,15 @@ class TunablesVersion(models.Model):
 
 
 class GuardrailState(models.TextChoices):
-    """What became of a guardrail. `stuck`: it was missed, and the version before would do no longer."""
+    """What became of a guardrail. `stuck`: it was missed, and the version before would do no longer. `called_off`: an
+    operator did, and the version stays."""
 
     WATCHING = "watching"
     PASSED = "passed"
     MISSED = "missed"
     SUPERSEDED = "superseded"
     STUCK = "stuck"
+    CALLED_OFF = "called_off"
 
 
 class Guardrail(models.Model):
@@ -79,13 +84,14 @@ class CanaryState(models.TextChoices):
 
 class Canary(models.Model):
     """A version that runs on one engine of its pool first; while it does, the version before is in force. `baseline`
-    holds what each engine had counted when it began: `{engine id: {counter: value}}`."""
+    holds what each engine had counted at `started_at`: `{engine id: {counter: value}}`. Both are of the engine that
+    tries it now: it may have moved there from one that is gone."""
 
     version = models.OneToOneField(TunablesVersion, on_delete=models.CASCADE, related_name="canary")
     engine_id = models.CharField(max_length=200)
     state = models.CharField(max_length=20, choices=CanaryState.choices, default=CanaryState.RUNNING)
     baseline = models.JSONField(default=dict)
-    started_at = models.DateTimeField(auto_now_add=True)
+    started_at = models.DateTimeField(default=timezone.now)
     ended_at = models.DateTimeField(null=True)
     ended_by = models.CharField(max_length=200, blank=True)
 
@@ -94,3 +100,17 @@ class Canary(models.Model):
 
     def __str__(self) -> str:
         return f"canary of version {self.version_id}"
+
+
+class VersionEffect(models.Model):
+    """What was measured around a version, kept for good once it is over: what the rollups were that it is read from are
+    pruned. `before` and `after` are `serving.telemetry.rollups.RollupContent`, encoded; null where nothing was measured
+    there."""
+
+    version = models.OneToOneField(TunablesVersion, on_delete=models.CASCADE, related_name="effect")
+    before = models.BinaryField(null=True)
+    after = models.BinaryField(null=True)
+    kept_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return f"effect of version {self.version_id}"

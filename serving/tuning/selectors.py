@@ -6,26 +6,36 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
-from serving.contracts.errors import PoolNotFound
+from serving.contracts.errors import PoolNotConfigured, PoolNotFound
 from serving.contracts.ids import PoolName
 from serving.contracts.messages import AnnouncedTunables
 from serving.contracts.tunables import Tunables, describe
-from serving.tuning.models import Canary, CanaryState, Pool, TunablesVersion
+from serving.tuning.models import Canary, CanaryState, Guardrail, Pool, TunablesVersion
 
 
 def pool_names() -> list[PoolName]:
-    """The names of all pools, in order."""
+    """The names of all pools, in order: of those too that are no longer configured."""
     return [PoolName(name) for name in Pool.objects.order_by("name").values_list("name", flat=True)]
 
 
+def configured_pool_names() -> list[PoolName]:
+    """The names of the pools that the settings name, in order."""
+    return [PoolName(pool.name) for pool in configured_pools()]
+
+
 def pools() -> list[Pool]:
-    """All pools, by name."""
+    """All pools, by name: those too that are no longer configured."""
     return list(Pool.objects.order_by("name"))
 
 
+def configured_pools() -> list[Pool]:
+    """The pools that the settings name, by name."""
+    return list(Pool.objects.filter(unconfigured_since=None).order_by("name"))
+
+
 def others_of_its_model(pool: Pool) -> list[PoolName]:
-    """The names of the other pools that serve a pool's model, in order."""
-    others = Pool.objects.filter(model=pool.model).exclude(pk=pool.pk).order_by("name")
+    """The names of the other pools that are configured and serve a pool's model, in order."""
+    others = Pool.objects.filter(model=pool.model, unconfigured_since=None).exclude(pk=pool.pk).order_by("name")
     return [PoolName(name) for name in others.values_list("name", flat=True)]
 
 
@@ -36,6 +46,21 @@ def find_pool(name: str) -> Pool:
     if pool is None:
         raise PoolNotFound(f"there is no pool named {name[:100]!r}")
     return pool
+
+
+def find_configured_pool(name: str) -> Pool:
+    """The pool of that name; raises `PoolNotFound`, and `PoolNotConfigured` where the settings name it no longer."""
+    return check_configured(find_pool(name))
+
+
+def check_configured(pool: Pool) -> Pool:
+    """The pool itself; raises `PoolNotConfigured` where the settings name it no longer."""
+    if pool.unconfigured_since is None:
+        return pool
+    since = pool.unconfigured_since.astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    raise PoolNotConfigured(
+        f"pool {pool.name} is not configured since {since}: nothing can be done to it until FOOTPLATE_POOLS names it"
+    )
 
 
 def current_version(name: str) -> TunablesVersion:
@@ -59,6 +84,12 @@ def running_canary(pool: Pool) -> Canary | None:
     """The trial of the pool's newest version on one engine, where there is one."""
     running = Canary.objects.filter(version__pool=pool, state=CanaryState.RUNNING)
     return running.select_related("version__pool").first()
+
+
+def newest_guardrail(pool: Pool) -> Guardrail | None:
+    """The pool's newest guardrail, whatever became of it; None where no version ever had one."""
+    found = Guardrail.objects.filter(version__pool=pool).select_related("version__pool")
+    return found.order_by("-version__number").first()
 
 
 def current_tunables(name: str) -> AnnouncedTunables:

@@ -5,10 +5,11 @@ Blocking: async code calls these through `database_sync_to_async`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from django.db import IntegrityError, transaction
+from django.utils import timezone
 from redis import Redis
 
 from serving.audit.services import record
@@ -24,24 +25,40 @@ from serving.tuning.selectors import find_pool, tunables_of
 from serving.tuning.storing import announce_on_commit, audited_changes, check_reason, lock_newest, store
 
 _FIRST_START = Actor("first start", "system")
+_START = Actor("start", "system")
+_LEFT_OUT = "FOOTPLATE_POOLS names it no longer"
 
 
 def ensure_pool(name: str, model: str, *, author: Author = _FIRST_START) -> Pool:
     """The pool of that name, made with version 1 (every tunable at its default) where there is none.
 
-    A pool that exists takes `model` over: it serves what its engines are started with.
+    A pool that exists takes `model` over: it serves what its engines are started with. One that was no longer
+    configured is so again.
     """
     try:
         with transaction.atomic():
             pool, created = Pool.objects.get_or_create(name=name, defaults={"model": model})
             if created:
                 _store_first(pool, author=author)
+            elif pool.unconfigured_since is not None:
+                _take_in_again(pool, author=_START)
     except IntegrityError:
         pool = find_pool(name)  # another process made it in between
     if pool.model != model:
         pool.model = model
         pool.save(update_fields=["model"])
     return pool
+
+
+def leave_out_others(names: Collection[str], *, author: Author = _START) -> list[str]:
+    """Note of the pools that are not among `names` that they are no longer configured; gives whose note is new."""
+    with transaction.atomic():
+        others = Pool.objects.select_for_update().filter(unconfigured_since=None).exclude(name__in=names)
+        left_out = sorted(others.values_list("name", flat=True))
+        Pool.objects.filter(name__in=left_out).update(unconfigured_since=timezone.now())
+        for name in left_out:
+            record("pool left out", actor=author, subject_kind="pool", subject=name, pool=name, reason=_LEFT_OUT)
+    return left_out
 
 
 def change(
@@ -54,11 +71,13 @@ def change(
     based_on: int | None = None,
     guardrail: GuardrailTerms | None = None,
     canary: bool = False,
+    canary_engine: str | None = None,
 ) -> TunablesVersion:
     """Store the pool's tunables with `changes` applied as a new version, then announce it.
 
     `guardrail` is stored with it: the monitor rolls the version back where its bound is missed for too long. With
-    `canary`, one engine of at least two runs the version until somebody takes it to all, or back.
+    `canary`, one engine of at least two runs the version until somebody takes it to all, or back: the one of the id
+    `canary_engine`, otherwise the first by name. The guardrail then watches that engine alone.
 
     Raises `PoolNotFound`, `UnknownField` and `InvalidValue` for what is named wrongly, `NothingChanges` where nothing
     would change, `StaleVersion` where `based_on` is given and no longer the newest version, and `CanaryRuns` while
@@ -77,7 +96,7 @@ def change(
         if guardrail is not None:
             guardrails.attach(version, guardrail)
         if canary:
-            canaries.begin(version, engines, author=author, redis=redis)
+            canaries.begin(version, engines, author=author, redis=redis, engine=canary_engine)
         else:
             announce_on_commit(version, redis=redis)
     return version
@@ -117,6 +136,13 @@ def _store_first(pool: Pool, *, author: Author) -> None:
     reason = "the defaults"
     pool.versions.create(number=1, values=Tunables().as_dict(), reason=reason, author=name_of(author))
     record("pool made", actor=author, subject_kind="pool", subject=pool.name, pool=pool.name, reason=reason)
+
+
+def _take_in_again(pool: Pool, *, author: Author) -> None:
+    since = Pool.objects.filter(pk=pool.pk).exclude(unconfigured_since=None)
+    pool.unconfigured_since = None
+    if since.update(unconfigured_since=None):
+        record("pool taken in again", actor=author, subject_kind="pool", subject=pool.name, pool=pool.name)
 
 
 def _audit_change(version: TunablesVersion, older: TunablesVersion, *, author: Author, reason: str) -> None:

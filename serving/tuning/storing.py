@@ -18,14 +18,22 @@ from serving.contracts.texts import is_storable
 from serving.contracts.tunables import Tunables
 from serving.tuning.announcing import announce
 from serving.tuning.models import CanaryState, Guardrail, GuardrailState, Pool, TunablesVersion
-from serving.tuning.selectors import find_pool, newest_stored, others_of_its_model, running_canary, tunables_of
+from serving.tuning.selectors import (
+    check_configured,
+    find_pool,
+    newest_stored,
+    others_of_its_model,
+    running_canary,
+    tunables_of,
+)
 
 LONGEST_REASON = 500
 
 
 def lock_pool(name: str) -> Pool:
-    """The pool, locked until the transaction ends (in SQLite the transaction itself locks); raises `PoolNotFound`."""
-    return Pool.objects.select_for_update().get(pk=find_pool(name).pk)
+    """The pool, locked until the transaction ends (in SQLite the transaction itself locks); raises `PoolNotFound`, and
+    `PoolNotConfigured` where nothing may be done to it."""
+    return check_configured(Pool.objects.select_for_update().get(pk=find_pool(name).pk))
 
 
 def lock_newest(name: str, *, based_on: int | None) -> TunablesVersion:

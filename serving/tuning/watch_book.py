@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
@@ -11,8 +11,9 @@ from channels.db import database_sync_to_async
 from redis import Redis
 
 from serving.contracts.ids import EngineId, PoolName
+from serving.contracts.messages import EngineSnapshot
 from serving.tuning import canaries, guardrails
-from serving.tuning.selectors import pool_names
+from serving.tuning.selectors import configured_pool_names
 from serving.tuning.watching import Standing
 
 
@@ -40,9 +41,9 @@ class DatabaseBook:
         """See `guardrails.take_back`."""
         return await self._call(functools.partial(guardrails.take_back, value=value, redis=self._redis), guardrail_id)
 
-    async def move(self, pool: PoolName, old: EngineId, new: EngineId) -> bool:
+    async def move(self, pool: PoolName, old: EngineId, new: EngineId, *, engines: Sequence[EngineSnapshot]) -> bool:
         """See `canaries.move`."""
-        return bool(await self._call(functools.partial(canaries.move, old=old, new=new), pool))
+        return bool(await self._call(functools.partial(canaries.move, old=old, new=new, engines=engines), pool))
 
     async def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         on_thread = database_sync_to_async(function, thread_sensitive=False, executor=self._executor)
@@ -50,7 +51,7 @@ class DatabaseBook:
 
 
 def read_standing() -> Standing:
-    """What is watched and tried, as the database tells at this moment. Blocking."""
-    found = {name: canaries.trial_of(name) for name in pool_names()}
+    """What is watched and tried in configured pools, as the database tells at this moment. Blocking."""
+    found = {name: canaries.trial_of(name) for name in configured_pool_names()}
     trials = {name: trial for name, trial in found.items() if trial is not None}
     return Standing(tuple(guardrails.watched()), trials)

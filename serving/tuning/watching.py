@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 import msgspec
 
 from serving.contracts.ids import EngineId, PoolName
-from serving.telemetry.conditions import ConditionWatch, Reading, Readings
+from serving.contracts.messages import EngineSnapshot
+from serving.telemetry.conditions import ConditionWatch, Reading, Readings, is_too_early, readings_of
 from serving.telemetry.frames import SNAPSHOT_WINDOW_SECONDS, Frame
 from serving.telemetry.reconciler import Trial
 from serving.tuning.canaries import successor_of
@@ -46,7 +47,9 @@ class Book(Protocol):
 
     async def take_back(self, guardrail_id: int, value: float) -> object: ...
 
-    async def move(self, pool: PoolName, old: EngineId, new: EngineId) -> bool: ...
+    async def move(
+        self, pool: PoolName, old: EngineId, new: EngineId, *, engines: Sequence[EngineSnapshot]
+    ) -> bool: ...
 
 
 class Watcher:
@@ -55,7 +58,8 @@ class Watcher:
     A frame is judged at once, and what follows from it is done by one task beside the frames, which also reads the
     database every two seconds. Since when a bound is missed is kept there, so that a monitor that takes over goes on.
     The figures of a frame are of the last minute: a bound that was missed already when the change was stored is judged
-    once that minute is over, since until then the change is not to blame.
+    once that minute is over, since until then the change is not to blame. While one engine alone runs the version that
+    is watched, that engine's figures are judged, and never the pool's.
     """
 
     def __init__(self, book: Book) -> None:
@@ -77,9 +81,13 @@ class Watcher:
         known = self._readings.setdefault(frame.pool, Readings())
         readings = known.see(frame)
         for watched in self._standing.watched:
-            reading = readings.get(watched.condition.metric)
-            if watched.pool == frame.pool and not known.is_too_early(watched.condition.metric, reading):
-                self._judge(watched, reading, now=frame.unix_seconds)
+            if watched.pool != frame.pool:
+                continue
+            metric = watched.condition.metric
+            if self._is_tried(watched):
+                self._judge_trial(watched, frame)
+            elif not known.is_too_early(metric, readings.get(metric)):
+                self._judge(watched, readings.get(metric), now=frame.unix_seconds)
         self._find_successor(frame)
         self._start_if_due(frame.unix_seconds)
 
@@ -102,6 +110,19 @@ class Watcher:
         if seen_at is not None and not 0 <= now - seen_at <= _GAP_SECONDS:
             self._standing, self._watches, self._kept, self._gone_since = Standing((), {}), {}, set(), {}
             self._read_at = None
+
+    def _is_tried(self, watched: Watched) -> bool:
+        trial = self._standing.trials.get(watched.pool)
+        return trial is not None and trial.tunables.version == watched.version
+
+    def _judge_trial(self, watched: Watched, frame: Frame) -> None:
+        """By the engine that tries the version; a frame that tells nothing of it says nothing for or against it."""
+        trial, metric = frame.trial, watched.condition.metric
+        if trial is None or trial.version != watched.version:
+            return
+        reading = readings_of(trial.tried.minute).get(metric)
+        if not is_too_early(metric, reading, seconds=frame.unix_seconds - trial.since):
+            self._judge(watched, reading, now=frame.unix_seconds)
 
     def _judge(self, watched: Watched, reading: Reading | None, *, now: float) -> None:
         # Its end is settled, and waits for the database alone: what comes after it changes nothing.
@@ -134,7 +155,9 @@ class Watcher:
             return
         new = successor_of(trial, frame.engines, now=now)
         if new is not None:
-            self._todo["move", pool] = functools.partial(self._book.move, pool, trial.engine_id, new)
+            self._todo["move", pool] = functools.partial(
+                self._book.move, pool, trial.engine_id, new, engines=frame.engines
+            )
 
     def _start_if_due(self, now: float) -> None:
         if self._task is not None and not self._task.done():

@@ -104,6 +104,15 @@ def test_keys_are_counted_while_they_open() -> None:
     assert facts == {acme.pk: overview.KeyFacts(num_valid=2, last_used_at=now)}
 
 
+def test_the_last_day_of_use_without_a_key_is_told_by_tenant() -> None:
+    console, keyed, idle = make("console", "keyed", "idle")
+    use(console, 10, day=YESTERDAY)
+    use(console, 10)
+    use(keyed, 10, key="a" * 12)
+    use(keyed, 10, day=YESTERDAY)
+    assert overview.last_days_without_key([console, keyed, idle]) == {console.pk: TODAY, keyed.pk: YESTERDAY}
+
+
 def test_usage_is_told_by_day_by_key_and_by_both() -> None:
     acme, other = make("acme", "other")
     use(acme, 10, key="a" * 12)

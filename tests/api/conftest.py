@@ -146,11 +146,11 @@ class RecordingObserver:
     def submitted(self, pool: PoolName) -> None:
         self.num_submitted += 1
 
-    def scheduled(self, pool: PoolName, *, queue_seconds: float) -> None: ...
+    def scheduled(self, pool: PoolName, *, queue_seconds: float, **_whose: object) -> None: ...
 
-    def first_token(self, pool: PoolName, *, ttft_seconds: float) -> None: ...
+    def first_token(self, pool: PoolName, *, ttft_seconds: float, **_whose: object) -> None: ...
 
-    def token_gap(self, pool: PoolName, *, itl_seconds: float) -> None: ...
+    def token_gap(self, pool: PoolName, *, itl_seconds: float, **_whose: object) -> None: ...
 
     def ended(self, ended: Ended) -> None:
         self.outcomes.append(ended.outcome)
@@ -200,14 +200,20 @@ def text_model(model_folder: Path) -> Iterator[TextModel]:
     model.close()
 
 
+@pytest.fixture(scope="session")
+def chat_template(model_folder: Path) -> ChatTemplate:
+    """Compiled once, which takes longer than most tests."""
+    return ChatTemplate.load(model_folder)
+
+
 @pytest.fixture
-async def services(valkey: str, model_folder: Path, text_model: TextModel) -> AsyncIterator[ScriptedServices]:
+async def services(valkey: str, text_model: TextModel, chat_template: ChatTemplate) -> AsyncIterator[ScriptedServices]:
     redis, blocking = _connect_patiently(valkey), BlockingRedis.from_url(valkey)
     view = PoolView(name=POOL, text_model=text_model, tunables=Tunables(), max_model_len=CONTEXT, num_engines=1)
     door, observer, drain = Door(redis, spent_before=SpentBefore(_read_ledger)), RecordingObserver(), DrainState()
     gateway, predictor = ScriptedGateway(view, door), Predictor(redis, [POOL, PoolName("bulk"), PoolName("spare")])
     starter = Starter(gateway=gateway, door=door, observer=observer, drain=drain, predictor=predictor)
-    chat_templates = {MODEL: ChatTemplate.load(model_folder)}
+    chat_templates = {MODEL: chat_template}
     authenticator = Authenticator(redis)
     yield ScriptedServices(
         redis=redis,

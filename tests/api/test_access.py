@@ -14,8 +14,10 @@ from serving.admission.services import create_key, revoke_key
 from serving.threads import in_thread
 from tests.api.conftest import MODEL, ScriptedGateway, ScriptedServices
 
-OPEN = {"/healthz", "/readyz", "/docs", "/openapi.json", "/", "/console", "/console/login/", "/console/logout/"}
-"""What anyone may see: whether the server is well, how to talk to it, and where to sign in and out."""
+OPEN = {"/healthz", "/readyz", "/docs", "/openapi.json", "/", "/console"} | {
+    f"/console/{name}" for name in ("login/", "logout/", "session.json")
+}
+"""What anyone may see: whether the server is well, how to talk to it, where to sign in and out, and whether one is."""
 
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD"]
 OPENED_BY = {
@@ -47,16 +49,19 @@ def test_the_walk_finds_the_paths_that_matter() -> None:
     assert {"/ops/v1/tenants", "/ops/v1/tenants/x/keys/x/quotas/rollback", "/ops/v1/tenants/x/usage"} <= set(PATHS)
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("method", METHODS)
-async def test_every_path_but_a_few_asks_who_is_there(client: httpx.AsyncClient, path: str, method: str) -> None:
-    client.headers.pop("Authorization", None)
-    response = await client.request(method, path)
-    if path in OPEN:
-        assert response.status_code != 500
-        return
+def asks_who_is_there(response: httpx.Response) -> bool:
+    """Whether it was refused, or led to where one signs in."""
     is_login = response.status_code == 302 and "/console/login/" in response.headers["location"]
-    assert response.status_code in {401, 403, 404, 405} or is_login, (method, path, response.status_code)
+    return response.status_code in {401, 403, 404, 405} or is_login
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_every_path_but_a_few_asks_who_is_there(client: httpx.AsyncClient, path: str) -> None:
+    client.headers.pop("Authorization", None)
+    for method in METHODS:
+        response = await client.request(method, path)
+        is_right = response.status_code != 500 if path in OPEN else asks_who_is_there(response)
+        assert is_right, (method, path, response.status_code)
 
 
 @pytest.mark.parametrize("path", sorted({*PATHS} - OPEN))
@@ -65,8 +70,7 @@ async def test_no_key_that_is_wrong_opens_any_path(client: httpx.AsyncClient, pa
     client.headers["Authorization"] = f"Bearer {make_key().text}"
     for method in METHODS:
         response = await client.request(method, path)
-        is_login = response.status_code == 302 and "/console/login/" in response.headers["location"]
-        assert response.status_code in {401, 403, 404, 405} or is_login, (method, path, response.status_code)
+        assert asks_who_is_there(response), (method, path, response.status_code)
 
 
 @pytest.mark.parametrize("path", sorted(path for path in {*PATHS} - OPEN if not path.startswith("/console")))
@@ -97,5 +101,4 @@ async def test_no_path_is_open_to_a_key_that_was_revoked_after_it_was_used(
     for path in sorted({*PATHS} - OPEN - AT_THE_DOOR):
         for method in METHODS:
             response = await client.request(method, path)
-            is_login = response.status_code == 302 and "/console/login/" in response.headers["location"]
-            assert response.status_code in {401, 403, 404, 405} or is_login, (method, path, response.status_code)
+            assert asks_who_is_there(response), (method, path, response.status_code)

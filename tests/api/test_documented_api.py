@@ -20,7 +20,8 @@ OPERATIONS = [
     *(("/v1/completions", "POST"), ("/v1/chat/completions", "POST"), ("/v1/embeddings", "POST")),
     *(("/v1/models", "GET"), ("/v1/models/{model}", "GET"), ("/tokenize", "POST"), ("/detokenize", "POST")),
     *(("/ops/v1/pools", "GET"), ("/ops/v1/pools/{pool}/tunables", "PATCH")),
-    ("/ops/v1/pools/{pool}/tunables/rollback", "POST"),
+    *(("/ops/v1/pools/{pool}/tunables/rollback", "POST"), ("/ops/v1/pools/{pool}/canary/promote", "POST")),
+    ("/ops/v1/pools/{pool}/guardrail", "DELETE"),
     *(("/ops/v1/tenants", "POST"), ("/ops/v1/tenants/{tenant_id}", "PATCH"), ("/healthz", "GET")),
     ("/metrics", "GET"),
 ]

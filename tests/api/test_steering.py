@@ -14,7 +14,7 @@ from serving.contracts import keys
 from serving.contracts.messages import AnnouncedTunables, decode_announced
 from serving.contracts.tunables import Tunables, describe
 from serving.threads import in_thread
-from serving.tuning.services import ensure_pool
+from serving.tuning.services import ensure_pool, leave_out_others
 from tests.api.conftest import CONTEXT, MODEL, POOL, ScriptedServices
 from tests.api.envelope import error_of
 
@@ -28,7 +28,14 @@ async def patch(client: httpx.AsyncClient, **body: Any) -> httpx.Response:
 async def test_pools_are_listed(client: httpx.AsyncClient) -> None:
     assert (await client.get("/ops/v1/pools")).json() == {
         "data": [
-            {"name": POOL, "model": MODEL, "tunables_version": 1, "num_engines": 1, "max_model_len": CONTEXT},
+            {
+                "name": POOL,
+                "model": MODEL,
+                "tunables_version": 1,
+                "not_configured_since": None,
+                "num_engines": 1,
+                "max_model_len": CONTEXT,
+            },
         ],
         "rejected": {},
     }
@@ -151,6 +158,24 @@ async def test_snapshot_tells_the_pools_state_without_engines(client: httpx.Asyn
         assert snapshot[name] == 0
     assert "outcomes" in snapshot
     assert "intervals" in snapshot
+
+
+async def test_a_pool_that_is_configured_no_longer_is_read_and_not_steered(client: httpx.AsyncClient) -> None:
+    await in_thread(ensure_pool, "second", MODEL)
+    await in_thread(leave_out_others, ["second"])
+    listed = {pool["name"]: pool for pool in (await client.get("/ops/v1/pools")).json()["data"]}
+    assert listed[POOL]["not_configured_since"] is not None
+    assert (listed["second"]["not_configured_since"], listed["second"]["num_engines"]) == (None, 0)
+    assert (await client.get(TUNABLES)).json()["version"] == 1
+    assert len((await client.get(f"{TUNABLES}/versions")).json()["data"]) == 1
+    for answer in (
+        await patch(client, changes={"max_running": 8}),
+        await client.post(f"{TUNABLES}/rollback", json={"version": 1}),
+        await client.get(f"/ops/v1/pools/{POOL}/snapshot"),
+    ):
+        error = error_of(answer, status=409)
+        assert error["code"] == "pool_not_configured"
+        assert f"pool {POOL} is not configured since" in error["message"]
 
 
 @pytest.mark.parametrize("path", ["tunables", "tunables/versions", "snapshot"])

@@ -13,7 +13,7 @@ from django.contrib.auth import authenticate, get_user_model  # noqa: E402
 from django.contrib.auth.models import Group  # noqa: E402
 
 from serving.config.bootstrap import first_run_file, prepare_database  # noqa: E402
-from serving.tuning.selectors import current_tunables, pool_names, pools  # noqa: E402
+from serving.tuning.selectors import configured_pool_names, current_tunables, pool_names, pools  # noqa: E402
 from tests.admission.opening import open_with  # noqa: E402
 
 
@@ -35,6 +35,7 @@ def main() -> None:
                 "most_urgent": principal.account.most_urgent,
                 "roles": sorted(Group.objects.values_list("name", flat=True)),
                 "pools": pool_names(),
+                "configured": configured_pool_names(),
                 "models": {pool.name: pool.model for pool in pools()},
                 "version": current_tunables("default").version,
             }

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from django.conf import LazySettings
 
-from serving.config.bootstrap import DEFAULT_MODEL, StartProblem, pools_to_import_for
+from serving.config.bootstrap import DEFAULT_MODEL, pools_to_import_for
 from serving.config.env import Environment, EnvironmentProblem
+from serving.config.home import StartProblem
 from serving.config.pools import PoolSettings, read_own_pool, read_pools
 
 ROOT = Path(__file__).resolve().parents[2]

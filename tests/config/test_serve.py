@@ -89,13 +89,15 @@ def test_says_that_the_port_is_taken(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        assert_one_line(serve(tmp_path, PORT=port), f"port {port} on 127.0.0.1 is taken")
+        assert_one_line(serve(tmp_path / "home", PORT=port), f"port {port} on 127.0.0.1 is taken")
+    assert list(tmp_path.iterdir()) == [], "a refused start leaves no new home behind"
 
 
 @pytest.mark.stack
 def test_says_that_the_model_is_missing(tmp_path: Path) -> None:
-    done = serve(tmp_path, FOOTPLATE_MODEL=str(tmp_path / "nowhere"))
+    done = serve(tmp_path / "home", FOOTPLATE_MODEL=str(tmp_path / "nowhere"))
     assert_one_line(done, "FOOTPLATE_MODEL", "nowhere", "pool default")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.stack
@@ -106,8 +108,9 @@ def test_says_which_pool_misses_its_model(tmp_path: Path, model: str) -> None:
 
 @pytest.mark.stack
 def test_says_that_a_pool_is_set_up_wrongly(tmp_path: Path) -> None:
-    done = serve(tmp_path, FOOTPLATE_POOLS="chat; bulk weights=int3")
+    done = serve(tmp_path / "home", FOOTPLATE_POOLS="chat; bulk weights=int3")
     assert_one_line(done, "FOOTPLATE_POOLS: weights of pool bulk must be one of", "not 'int3'")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.stack
@@ -131,11 +134,13 @@ def test_says_that_another_one_runs_on_the_same_home(tmp_path: Path) -> None:
 
 @pytest.mark.stack
 def test_says_that_the_database_does_not_answer_and_leaves_nothing_running(tmp_path: Path, model: str) -> None:
-    done = serve(tmp_path, FOOTPLATE_MODEL=model, DATABASE_URL=UNREACHABLE_DATABASE)
+    home = tmp_path / "home"
+    done = serve(home, FOOTPLATE_MODEL=model, DATABASE_URL=UNREACHABLE_DATABASE)
     assert_one_line(done, "the database does not answer", "DATABASE_URL")
     assert "hush" not in done.stderr
     with pytest.raises(RedisUnreachable):
-        ping(f"unix://{tmp_path / 'valkey' / 'valkey.sock'}")
+        ping(f"unix://{home / 'valkey' / 'valkey.sock'}")
+    assert not home.exists()
 
 
 @pytest.mark.stack
@@ -175,6 +180,9 @@ def test_every_start_makes_the_pools_that_are_missing_and_keeps_the_others(tmp_p
         ["bulk", "default"],
         {"default": "SmolLM2-135M-Instruct", "bulk": "SmolLM2-135M-Instruct"},
     )
+    assert last["configured"] == ["bulk"]
+    assert last["said"] == ["pool default is no longer configured: its past stays, and nothing can be done to it"]
+    assert first_start(tmp_path)["configured"] == ["default"]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from django.test import override_settings
 from httpx import Response
 
 from serving.config import bootstrap, static_files
-from serving.config.bootstrap import StartProblem
+from serving.config.home import StartProblem
 from serving.config.static_server import StaticFiles
 
 pytestmark = pytest.mark.waits

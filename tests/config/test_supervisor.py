@@ -136,6 +136,35 @@ def test_a_large_log_is_set_aside_at_the_start(tmp_path: Path) -> None:
     assert (tmp_path / "toy.log.1").stat().st_size == MAX_LOG_BYTES + 1
 
 
+def test_a_log_that_grows_too_long_is_set_aside_while_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serving.config.child.MAX_LOG_BYTES", 10)
+    monkeypatch.setattr("serving.config.supervisor._LOGS_EVERY_SECONDS", 0.0)
+    log, older, go_on = tmp_path / "toy.log", tmp_path / "toy.log.1", tmp_path / "go-on"
+    reports: list[str] = []
+    script = f"echo a long first line; while [ ! -e {go_on} ]; do sleep 0.02; done; echo second; exit 3"
+    with Supervisor(log_folder=tmp_path, report=reports.append) as supervisor:
+        supervisor.start(spec(script))
+        assert supervisor.watch(until=older.exists, poll_seconds=0.02)
+        assert (lines(log), lines(older)) == ([], ["a long first line"])
+        go_on.touch()
+        assert supervisor.watch(until=lambda: bool(reports), poll_seconds=0.02)
+    assert (lines(log), lines(older)) == (["second"], ["a long first line"])
+    assert reports == ["toy died (exit status 3: second), restarting in 0.5 s"]
+
+
+def test_a_log_that_cannot_be_set_aside_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.config.child.MAX_LOG_BYTES", 10)
+    (tmp_path / "toy.log.1").mkdir()
+    reports: list[str] = []
+    with Supervisor(log_folder=tmp_path, report=reports.append) as supervisor:
+        supervisor.start(spec(f"echo a long first line; {FOREVER}"))
+        wait_for(lambda: bool(lines(tmp_path / "toy.log")))
+        assert supervisor.watch(until=lambda: bool(reports), poll_seconds=0.02)
+    assert reports == ["the log of toy grows and cannot be set aside (Is a directory)"]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_stops_rank_by_rank_and_ends_well(tmp_path: Path, number: int) -> None:
     children = [f"last:2:5:{orderly(tmp_path, 'last')}", f"first:0:5:{orderly(tmp_path, 'first', seconds=0.5)}"]

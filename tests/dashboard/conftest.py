@@ -40,6 +40,20 @@ async def operator(pool: str) -> str:
 
 
 @pytest.fixture
+async def steerer(application: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """The browser of one who may steer."""
+    async with browser(application, await session_of("operator", "ann")) as client:
+        yield client
+
+
+@pytest.fixture
+async def viewer(application: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """The browser of one who may look only."""
+    async with browser(application, await session_of("viewer", "vic")) as client:
+        yield client
+
+
+@pytest.fixture
 async def make_page(application: Any) -> AsyncIterator[OpenPage]:
     """Pages on the application that are gone after the test, and have left no task behind."""
     before = asyncio.all_tasks()

@@ -11,19 +11,19 @@ import httpx
 import pytest
 from channels.db import database_sync_to_async
 from django.contrib.auth.models import AnonymousUser, User
-from django.contrib.sessions.models import Session
 from django.test import AsyncClient, RequestFactory
 from django.urls import URLPattern, get_resolver
 from django.utils import timezone
 
 from dashboard.middleware import policy_for
+from dashboard.models import ConsoleSession
 from dashboard.permissions import may_steer, may_watch
 from dashboard.tasks import clear_expired_sessions
-from tests.dashboard.harness import PASSWORD, make_user
+from tests.dashboard.harness import PASSWORD, make_user, new_session
 from tests.dashboard.tenancy import browser
 
 TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
-OPEN = {"/console/login/", "/console/logout/"}
+OPEN = {"/console/login/", "/console/logout/", "/console/session.json"}
 PATHS = sorted(
     "/console/" + re.sub(r"<int:[^>]+>", "1", re.sub(r"<str:[^>]+>", "default", str(pattern.pattern)))
     for pattern in get_resolver("dashboard.urls").url_patterns
@@ -72,6 +72,15 @@ async def test_an_operator_signs_in_and_out(application: Any) -> None:
         left = await client.post("/console/logout/", data={"csrfmiddlewaretoken": client.cookies["csrftoken"]})
         assert (left.status_code, left.headers["Location"]) == (302, "/console/login/")
         assert "sessionid" not in client.cookies
+
+
+async def test_a_form_that_is_about_to_be_sent_learns_whose_session_it_is(application: Any, pool: str) -> None:
+    told = []
+    for cookie in (None, await new_session("ann"), await new_session("ben", is_staff=False)):
+        async with browser(application, cookie) as client:
+            answer = await client.get("/console/session.json")
+            told.append((answer.json()["user"], answer.json()["may_watch"]))
+    assert told == [(None, False), ("ann", True), ("ben", False)]
 
 
 @pytest.mark.django_db
@@ -125,9 +134,9 @@ def test_templates_keep_to_the_policy() -> None:
 def test_expired_sessions_are_cleared_and_others_stay() -> None:
     now = timezone.now()
     for key, expires in [("old", now - timedelta(days=1)), ("new", now + timedelta(days=1))]:
-        Session.objects.create(session_key=key, session_data="", expire_date=expires)
+        ConsoleSession.objects.create(session_key=key, session_data="", expire_date=expires)
     clear_expired_sessions()
-    assert list(Session.objects.values_list("session_key", flat=True)) == ["new"]
+    assert list(ConsoleSession.objects.values_list("session_key", flat=True)) == ["new"]
 
 
 async def csrf_token(client: httpx.AsyncClient) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,11 +10,13 @@ import httpx
 import pytest
 from asgiref.sync import sync_to_async
 
+from serving.audit.models import AuditEvent
 from serving.contracts import keys
 from serving.contracts.ids import PoolName
 from serving.telemetry import alert_rules
 from serving.telemetry.alert_log import store_alerts
 from serving.telemetry.alerts import RaisedAlert, encode_alert
+from serving.tuning.services import ensure_pool, leave_out_others
 from tests.dashboard.harness import Services
 from tests.dashboard.tenancy import browser, errors_of, fields_of, in_thread, page_of, session_of, submit, words
 
@@ -34,14 +37,14 @@ async def operator(application: Any) -> AsyncIterator[httpx.AsyncClient]:
 
 async def make_rule(operator: httpx.AsyncClient, **changes: str) -> Any:
     response = await submit(operator, NEW, **{"name": "slow", "bound": "750", **changes})
-    assert response.status_code == 302, errors_of(response.text)
+    assert response.status_code == (200 if changes.get("webhook_url") else 302), errors_of(response.text)
     return (await in_thread(alert_rules.all_rules)())[-1]
 
 
 async def change(operator: httpx.AsyncClient, rule: Any, **changes: str) -> httpx.Response:
-    """Send the rule's form, which stands before the one that deletes it."""
+    """Send the rule's form, which stands before those that do something else to it."""
     url = f"{ALERTS}{rule.pk}/"
-    form, _, _ = (await page_of(operator, url)).partition("rule-delete")
+    form, _, _ = (await page_of(operator, url)).partition("rule-act")
     return await operator.post(url, data=fields_of(form + "</form>") | changes)
 
 
@@ -115,6 +118,32 @@ async def test_of_two_who_change_a_rule_the_later_sees_the_other_change(operator
     assert (await change(operator, rule, bound="900")).status_code == 302
 
 
+async def test_what_was_typed_about_a_rule_that_was_deleted_meanwhile_can_be_made_a_new_one(
+    operator: httpx.AsyncClient, pool: str
+) -> None:
+    rule = await make_rule(operator)
+    page = f"{ALERTS}{rule.pk}/"
+    form, _, _ = (await page_of(operator, page)).partition("rule-delete")
+    assert (await submit(operator, page, at=f"{page}delete")).status_code == 302
+    late = await operator.post(page, data=fields_of(form + "</form>") | {"bound": "900"})
+    assert (late.status_code, "somebody deleted this rule meanwhile" in words(late.text)) == (409, True)
+    assert (await operator.post(NEW, data=fields_of(late.text, action=NEW))).status_code == 302
+    assert [rule.bound for rule in await in_thread(alert_rules.all_rules)()] == [900]
+
+
+async def test_a_rule_that_was_changed_meanwhile_is_not_deleted(operator: httpx.AsyncClient, pool: str) -> None:
+    rule = await make_rule(operator)
+    page = f"{ALERTS}{rule.pk}/"
+    stale = fields_of(await page_of(operator, page), action=f"{page}delete")
+    assert (await change(operator, rule, bound="800")).status_code == 302
+    answer = await operator.post(f"{page}delete", data=stale)
+    assert (answer.status_code, answer.headers["Location"]) == (302, page)
+    text = await page_of(operator, page)
+    assert "The rule is not deleted: somebody changed this rule meanwhile" in words(text)
+    assert (await operator.post(f"{page}delete", data=fields_of(text, action=f"{page}delete"))).status_code == 302
+    assert await in_thread(alert_rules.all_rules)() == []
+
+
 async def test_a_rule_is_deleted_and_its_alerts_stay(
     operator: httpx.AsyncClient, services: Services, pool: str
 ) -> None:
@@ -132,6 +161,58 @@ async def test_a_rule_is_deleted_and_its_alerts_stay(
     assert "The rule slow is deleted." in text
     assert "912.4 ms goes on" in text
     assert (await operator.get(page)).status_code == 404
+
+
+def secret_in(page: str) -> str:
+    found = re.search(r">(whsec_[A-Za-z0-9+/]{43}=)<", page)
+    assert found
+    return found[1]
+
+
+async def test_a_webhooks_secret_is_shown_once_and_renewed_by_whoever_saw_the_last(
+    operator: httpx.AsyncClient, pool: str
+) -> None:
+    told = {"name": "slow", "bound": "750", "webhook_url": "https://alerts.example/hook"}
+    made = await submit(operator, NEW, **told)
+    assert made.headers["Cache-Control"] == "no-store"
+    secrets = [secret_in(made.text)]
+    (rule,) = await in_thread(alert_rules.all_rules)()
+    assert secrets[0] == alert_rules.webhook_secret(rule)
+    page = f"{ALERTS}{rule.pk}/"
+    assert (await change(operator, rule, bound="800")).status_code == 302, "the address is the same"
+    stale = fields_of(await page_of(operator, page), action=f"{page}secret")
+    secrets.append(secret_in((await operator.post(f"{page}secret", data=stale)).text))
+    assert (await operator.post(f"{page}secret", data=stale)).headers["Location"] == page
+    assert "Nothing was changed: somebody renewed this secret meanwhile" in words(await page_of(operator, page))
+    assert (await operator.get(f"{page}secret")).status_code == 302
+    secrets.append(secret_in((await change(operator, rule, webhook_url="https://alerts.example/new")).text))
+    assert len(set(secrets)) == 3
+    assert (await change(operator, rule, webhook_url="")).status_code == 302
+    assert "fingerprint" not in await page_of(operator, page)
+    told_of = repr([vars(event) async for event in AuditEvent.objects.all()])
+    assert "webhook secret renewed" in told_of
+    everything = [await page_of(operator, path) for path in (ALERTS, page)] + [told_of]
+    assert not any(secret[6:] in text for secret in secrets for text in everything)
+
+
+async def test_a_rule_of_a_pool_that_was_left_out_rests_and_watches_again_with_it(
+    operator: httpx.AsyncClient, services: Services, pool: str
+) -> None:
+    await in_thread(ensure_pool)("second", "a-model")
+    rule = await make_rule(operator, pool="second")
+    await raise_alert(services, rule, pool=PoolName("second"))
+    ended = await raise_alert(services, rule, pool=PoolName("second"), ended_at=1_790_000_060.0, why_ended="left out")
+    await services.redis.delete(keys.alerts())
+    await sync_to_async(store_alerts)(services.blocking_redis)
+    await in_thread(leave_out_others)([pool])
+    text = words(await page_of(operator, ALERTS))
+    assert "slow second TTFT p95 above 750 ms for 60 s none rests: pool not configured" in text
+    assert f"{ended.value} ms 1 min left out" in text
+    assert (await change(operator, rule, bound="800")).status_code == 302, "it can be changed all the same"
+    refused = await submit(operator, NEW, name="another", bound="1", pool="second")
+    assert errors_of(refused.text)["pool"] == "pool must be empty (each pool), or one of default, not 'second'."
+    await in_thread(ensure_pool)("second", "a-model")
+    assert "rests" not in words(await page_of(operator, ALERTS))
 
 
 async def test_the_banner_tells_every_page_what_goes_on(

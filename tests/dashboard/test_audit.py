@@ -113,6 +113,29 @@ async def test_pages_lead_to_one_another(auditor: httpx.AsyncClient, monkeypatch
     ]
 
 
+async def test_what_is_done_meanwhile_moves_no_page(
+    auditor: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "PAGE_SIZE", 3)
+    await happened(7)
+    first = await page_of(auditor, f"{AUDIT}?actor=ann")
+    for number in (7, 8):
+        await AuditEvent.objects.acreate(
+            at=NOON + datetime.timedelta(minutes=number),
+            subject=f"s{number}",
+            actor="ann",
+            actor_kind="user",
+            action="tunables changed",
+            subject_kind="pool",
+        )
+    second = await page_of(auditor, link(first, "Older"))
+    third = await page_of(auditor, link(second, "Older"))
+    assert [subjects(page) for page in (second, third)] == [["s3", "s2", "s1"], ["s0"]]
+    back = await page_of(auditor, link(second, "Newer"))
+    assert subjects(back) == ["s6", "s5", "s4"]
+    assert subjects(await page_of(auditor, link(back, "Newer"))) == ["s8", "s7", "s6"]
+
+
 async def test_filters_are_in_the_address_and_bound_what_is_taken_along(auditor: httpx.AsyncClient) -> None:
     await happened(4)
     await act("key revoked", subject_kind="key", subject="0123456789ab", tenant="acme", reason="=lost, and more")
@@ -141,7 +164,7 @@ async def test_csv_comes_in_pieces_with_one_header(auditor: httpx.AsyncClient, m
 @pytest.mark.parametrize(
     ("field", "typed", "complaint"),
     [
-        ("since", "yesterday", "since must be a moment of UTC such as 2030-01-31T12:00, not 'yesterday'"),
+        ("since", "yesterday", "since must be a moment of UTC from 2000 to 2099, as 2030-01-31T12:00, not 'yesterday'"),
         ("until", "9999-12-31T23:59:59-23:59", "until must be a moment of UTC"),
         ("action", "key lost", "that the list offers, not 'key lost'"),
         ("actor_kind", "ghost", "actor_kind must be one of user, key, command, system, not 'ghost'"),
@@ -170,7 +193,16 @@ async def test_a_filter_that_makes_no_sense_is_told_beside_it(
 async def test_an_end_before_the_beginning_is_told(auditor: httpx.AsyncClient) -> None:
     response = await auditor.get(f"{AUDIT}?since=2030-05-02T00:00&until=2030-05-01T00:00")
     assert response.status_code == 400
-    assert "until must be after since" in errors_of(response.text)["until"]
+    assert "until must be later than since" in errors_of(response.text)["until"]
+
+
+async def test_a_filter_that_there_is_not_lets_nothing_through_and_says_so(auditor: httpx.AsyncClient) -> None:
+    await happened(2)
+    for path in (f"{AUDIT}?act=tunables+changed", "/console/audit.csv?act=key+made"):
+        page = await page_of(auditor, path, status=400)
+        assert "there is no filter 'act': there are since, until, actor, action," in words(page)
+        assert subjects(page) == []
+    assert "'fp-0123456789ab-…'" in words(await page_of(auditor, f"{AUDIT}?fp-0123456789ab-abcdef=", status=400))
 
 
 async def test_no_secret_is_ever_in_it(admin: httpx.AsyncClient, services: Services) -> None:
@@ -217,8 +249,8 @@ async def test_who_comes_who_goes_and_who_is_turned_away_is_kept(application: An
 
 async def test_trying_passwords_fills_no_disk(application: Any, services: Services) -> None:
     async with browser(application, None) as client:
-        for _ in range(MAX_FAILURES_A_MINUTE + 3):
-            await sign_in(client, "nobody", "wrong")
+        for number in range(MAX_FAILURES_A_MINUTE + 3):
+            await sign_in(client, f"nobody {number}", "wrong")
     assert await AuditEvent.objects.filter(action="sign-in failed").acount() == MAX_FAILURES_A_MINUTE
 
 

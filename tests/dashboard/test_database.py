@@ -19,6 +19,7 @@ FILES = (
     "tests/dashboard/test_tenant_usage.py",
     "tests/dashboard/test_tenants.py",
     "tests/dashboard/test_tuning.py",
+    "tests/dashboard/test_users.py",
     "tests/dashboard/postgresql_only.py",
 )
 

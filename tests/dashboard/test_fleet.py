@@ -97,7 +97,8 @@ async def test_engines_and_processes_are_shown_as_they_tell_of_themselves(
     page = await page_of(operator_browser, FLEET)
     (first, also) = rows_of(page, "e1")
     (second,) = rows_of(page, "e2")
-    assert "ready cpu · float32 cpu backend 25% in use, 10% cached 3 12 version 6, not 7 yet" in first
+    assert "ready cpu · float32 cpu backend 25% in use, 10% cached 3 12 busy 0% processor" in first
+    assert "MiB version 6, not 7 yet" in first
     assert re.search(r"0\.1\.0|\d+\.\d+\.\d+", first)
     assert first.endswith("4 Drain… engine host:default Restart… engine host:default")
     assert "engine up" in also

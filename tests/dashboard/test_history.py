@@ -55,7 +55,7 @@ async def test_past_holds_rows_versions_and_events(watcher: httpx.AsyncClient, s
     assert (past["seconds"], past["fields"]) == (10, list(POINT_FIELDS))
     (row,) = (dict(zip(past["fields"], row, strict=True)) for row in past["points"])
     assert (row["unix_seconds"], row["num_running"], row["finished_per_second"]) == (at.timestamp() + 5, 3.0, 1.0)
-    assert (past["refusals"], past["highest"][0]["num_running"]) == ([{"queue_full": 6.0}], 3.0)
+    assert (row["refusals_per_second"], past["highest"][0]["num_running"]) == ({"queue_full": 0.1}, 3.0)
     assert [(version["number"], version["reason"]) for version in past["versions"]] == [
         (2, "busy"),
         (1, "the defaults"),

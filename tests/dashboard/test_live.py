@@ -196,17 +196,27 @@ async def test_pages_are_told_to_come_back_when_the_server_stops(make_page: Open
     assert [await page.until_closed() for page in pages] == [protocol.RESTARTING] * 3
 
 
-async def test_a_page_that_takes_nothing_in_is_capped_and_then_closed(
+async def test_a_page_that_takes_nothing_in_is_capped_and_then_closed_and_holds_up_no_other(
     make_page: OpenPage, operator: str, services: Services
 ) -> None:
+    """C92."""
     clock, limits = Clock(), Limits(max_unacked=8, slow_seconds=20, tick_seconds=TICK)
     page = make_page(operator, application=consumer_of(services, limits, clock))
-    await page.open()
+    quick = make_page(operator)
+    for each in (page, quick):
+        await each.open()
     await services.until_subscribed()
     for sequence in range(8):
         await services.publish(sequence)
         await page.receive("frame")
-    await services.publish(*range(8, 500))
+    seen = [(await quick.receive("frame"))["sequence"] for _ in range(8)]
+    quick.send(type="ack", sequence=7)
+    await quick.ask(type="list_versions", id=1)  # then the acknowledgement was read, too
+    for first in range(8, 500, 4):
+        await services.publish(*range(first, first + 4))
+        seen += [(await quick.receive("frame"))["sequence"] for _ in range(4)]
+        quick.send(type="ack", sequence=first + 3)
+    assert seen == list(range(500))
     clock.seconds = 19.9
     answer = await page.ask(type="list_versions", id=1)
     assert answer["type"] == "versions"

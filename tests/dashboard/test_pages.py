@@ -243,3 +243,29 @@ async def test_refusals_stand_in_the_consoles_frame(client: httpx.AsyncClient) -
         assert 'href="/console/"' in response.text
         assert "default-src 'none'" in response.headers["Content-Security-Policy"]
     assert by_link.headers["Allow"] == "POST, OPTIONS"
+
+
+async def test_pages_come_compressed_to_who_takes_it_and_are_the_same(client: httpx.AsyncClient) -> None:
+    plain = await client.get("/console/", headers={"Accept-Encoding": "identity"})
+    packed = await client.get("/console/", headers={"Accept-Encoding": "gzip"})
+    assert "Content-Encoding" not in plain.headers
+    assert packed.headers["Content-Encoding"] == "gzip"
+    assert "Accept-Encoding" in packed.headers["Vary"]
+    assert "Accept-Encoding" in plain.headers["Vary"]
+    assert int(packed.headers["Content-Length"]) < len(plain.content) / 3
+    secret = re.compile(r'name="csrfmiddlewaretoken" value="\w+"')  # masked anew in each page
+    assert secret.sub("", packed.text) == secret.sub("", plain.text)
+
+
+async def test_a_page_s_length_does_not_tell_what_is_in_it(client: httpx.AsyncClient) -> None:
+    lengths = {
+        (await client.get("/console/", headers={"Accept-Encoding": "gzip"})).headers["Content-Length"]
+        for _ in range(20)
+    }
+    assert len(lengths) > 1
+
+
+async def test_the_live_page_is_found_by_its_name_too(client: httpx.AsyncClient) -> None:
+    response = await client.get("/console/live/")
+    assert response.status_code == 200
+    assert f"/console/live/{POOL}" in response.text

@@ -49,7 +49,7 @@ FAULTS = [
     ("key", "fp-xyz", "key must be the public part of a key"),
     ("min_e2e_ms", "-1", "min_e2e_ms must be a number of milliseconds from 0 to 86400000, not '-1'"),
     ("min_itl_ms", "nan", "min_itl_ms must be a number of milliseconds"),
-    ("tenant", "x" * 101, "tenant must be a text of at most 100 characters"),
+    ("tenant", "x" * 101, "tenant must be a text of at most 100 printable characters"),
     ("sort", "random", "sort must be one of newest, oldest"),
 ]
 

@@ -11,7 +11,9 @@ from django.contrib.auth.models import Group, Permission, User
 from django.core.management import CommandError, call_command
 
 from dashboard.permissions import may_administer, may_audit, may_prompt, may_steer, may_watch
-from dashboard.roles import ROLES, create_console_user, ensure_roles
+from dashboard.roles import CAPABILITIES, ROLES, ensure_roles
+from dashboard.users import make_user as make_console_user
+from serving.contracts.actors import COMMAND_LINE
 from serving.contracts.errors import InvalidValue
 from tests.dashboard.harness import make_user
 
@@ -34,7 +36,7 @@ def rights(user: Any) -> tuple[bool, bool, bool, bool, bool]:
 )
 def test_each_role_may_do_its_own_and_no_more(role: str, expected: tuple[bool, ...]) -> None:
     ensure_roles()
-    create_console_user("ann", role=role)
+    make_console_user("ann", role=role, author=COMMAND_LINE)
     user = User.objects.get(username="ann")
     assert rights(user) == expected
     user.is_staff = False
@@ -51,7 +53,7 @@ def test_an_operator_without_a_role_watches_and_a_superuser_does_all() -> None:
 
 def test_roles_are_made_once_and_kept_to_what_they_mean() -> None:
     ensure_roles()
-    create_console_user("ann", role="viewer")
+    make_console_user("ann", role="viewer", author=COMMAND_LINE)
     viewer = Group.objects.get(name="viewer")
     viewer.permissions.add(Permission.objects.get(codename="change_tenant"))
     own = Group.objects.create(name="night shift")
@@ -80,5 +82,14 @@ def test_command_makes_a_user_who_can_sign_in() -> None:
 def test_names_that_cannot_be_stored_are_refused(name: str) -> None:
     ensure_roles()
     with pytest.raises(InvalidValue, match="name"):
-        create_console_user(name, role="viewer")
+        make_console_user(name, role="viewer", author=COMMAND_LINE)
     assert not User.objects.exists()
+
+
+def test_every_permission_of_a_role_is_told_in_words_once() -> None:
+    told = [permission for capability in CAPABILITIES for permission in capability.permissions]
+    assert len(told) == len(set(told))
+    assert set(told) == {permission for permissions in ROLES.values() for permission in permissions}
+    for role, permissions in ROLES.items():
+        in_words = {one for capability in CAPABILITIES if capability.is_of(role) for one in capability.permissions}
+        assert in_words == set(permissions), role

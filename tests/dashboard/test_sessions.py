@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from channels.db import database_sync_to_async
 from django.contrib.auth.models import Permission, User
-from django.contrib.sessions.models import Session
 from django.test import AsyncClient
 from django.utils import timezone
 
 from dashboard import protocol
 from dashboard.consumers import Limits
+from dashboard.models import ConsoleSession
 from dashboard.rechecks import Rechecks
 from dashboard.sessions import read_operator
 from serving.tuning import services as tuning
@@ -32,7 +32,7 @@ async def sign_out(cookie: str) -> None:
 
 
 async def expire(cookie: str) -> None:
-    sessions = Session.objects.filter(session_key=cookie)
+    sessions = ConsoleSession.objects.filter(session_key=cookie)
     assert await sessions.aupdate(expire_date=timezone.now() - timedelta(seconds=1)) == 1
 
 
@@ -190,7 +190,7 @@ async def test_a_user_who_is_no_operator_sees_nothing(make_page: OpenPage) -> No
 
 async def test_watching_does_not_prolong_the_session(page: Page, operator: str) -> None:
     def expiry() -> Any:
-        return Session.objects.get(session_key=operator).expire_date
+        return ConsoleSession.objects.get(session_key=operator).expire_date
 
     before = await database_sync_to_async(expiry)()
     await page.open()

@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 from django.conf import settings
-from django.contrib.sessions.models import Session
 
 from dashboard import protocol
+from dashboard.models import ConsoleSession
 from dashboard.page_sockets import Limits
 from dashboard.steps_consumer import StepsConsumer
 from serving.contracts import keys
@@ -219,7 +219,7 @@ async def test_a_page_whose_session_ended_is_closed(
     limits = Limits(recheck_seconds=10, tick_seconds=TICK)
     page = make_page(operator, application=consumer_of(services, limits, clock))
     await page.open()
-    await in_thread(Session.objects.all().delete)()
+    await in_thread(ConsoleSession.objects.all().delete)()
     clock.seconds = 10
     assert await page.until_closed() == protocol.SIGNED_OUT
 

@@ -8,9 +8,9 @@ import re
 
 import httpx
 import pytest
-from django.contrib.sessions.models import Session
 from django.utils import timezone
 
+from dashboard.models import ConsoleSession
 from serving.admission import selectors
 from serving.admission.models import ApiKey, Tenant
 from serving.audit.models import AuditEvent
@@ -77,7 +77,7 @@ async def test_a_key_is_shown_once_and_opens(
     secret = text.split("-", 2)[2]
     assert secret not in caplog.text
     assert secret not in str(response.url) + str(response.headers)
-    assert [secret in str(session.get_decoded()) async for session in Session.objects.all()] == [False]
+    assert [secret in str(session.get_decoded()) async for session in ConsoleSession.objects.all()] == [False]
 
 
 async def test_a_key_needs_a_scope_and_a_moment_to_come(admin: httpx.AsyncClient, tenant: Tenant) -> None:
@@ -152,8 +152,9 @@ async def test_revoking_asks_first_and_ends_the_key_at_once(
     event = await AuditEvent.objects.filter(action="key revoked").aget()
     assert (event.actor, event.reason) == ("ann", "lost")
     assert "is revoked" in words(await page_of(admin, keys_of(tenant)))
-    # Twice is as good as once.
-    assert (await submit(admin, path)).status_code == 302
+    # Twice is as good as once, and the later of two is told that there was an earlier.
+    assert (await submit(admin, path, reason="stolen")).status_code == 302
+    assert "was revoked before, at" in words(await page_of(admin, keys_of(tenant)))
     assert await AuditEvent.objects.filter(action="key revoked").acount() == 1
 
 

@@ -12,7 +12,7 @@ import pytest
 from django.utils import timezone
 
 from dashboard.tenant_list import PAGE_SIZE
-from serving.admission.models import Tenant
+from serving.admission.models import ApiKey, Tenant
 from serving.admission.usage import UsageRow, add_usage
 from tests.dashboard.harness import Services
 from tests.dashboard.tenancy import TENANTS, browser, in_thread, make_key, make_tenant, page_of, session_of, words
@@ -59,13 +59,30 @@ async def test_a_row_tells_what_a_tenant_is_and_used(admin: httpx.AsyncClient, s
     tenant = await make_tenant(
         services, "<b>acme</b>", weight=2, pools=["default"], enabled=False, quotas={"tokens_per_minute": 1000}
     )
-    await make_key(services, tenant)
-    await use(tenant, 12_345)
+    key = await make_key(services, tenant)
+    await use(tenant, 12_345, key=key[3:15])
     page = await page_of(admin, TENANTS)
     assert "<b>" not in page
     text = words(page)
     for expected in ("<b>acme</b> disabled", "12.3k 3 requests", "0 of 1,000 (0%)", "2 default 1 never"):
         assert expected in text
+
+
+async def test_a_tenant_was_last_used_by_a_key_or_by_the_console(admin: httpx.AsyncClient, services: Services) -> None:
+    now = timezone.now()
+    for name, key_used_at, days_ago in (
+        ("by-console", None, 1),
+        ("key-today", now, 1),
+        ("key-before", now - timedelta(days=9), 1),
+    ):
+        tenant = await make_tenant(services, name)
+        key = await make_key(services, tenant)
+        await ApiKey.objects.filter(prefix=key[3:15]).aupdate(last_used_at=key_used_at)
+        await use(tenant, 10, days_ago=days_ago)
+    text = words(await page_of(admin, TENANTS))
+    yesterday = f"{now - timedelta(days=1):%Y-%m-%d}"
+    told = dict(re.findall(r"(by-console|key-today|key-before) .*? 1 (\d{4}-\d\d-\d\d(?: \d\d:\d\d)?)", text))
+    assert told == {"by-console": yesterday, "key-today": f"{now:%Y-%m-%d %H:%M}", "key-before": yesterday}
 
 
 async def test_every_tenant_is_on_one_page_by_name_and_by_tokens(admin: httpx.AsyncClient, pool: str) -> None:

@@ -2,55 +2,25 @@
 
 from __future__ import annotations
 
-import datetime
 import re
-from collections.abc import AsyncIterator
-from typing import Any
 
 import httpx
-import msgspec
 import pytest
-from django.utils import timezone
 
 from serving.audit.models import AuditEvent
 from serving.contracts.guardrails import GuardrailTerms
 from serving.contracts.presets import PRESETS
 from serving.contracts.tunables import Tunables, describe
-from serving.telemetry.intervals import Intervals
-from serving.telemetry.models import Rollup
-from serving.telemetry.rollups import Gauge, RollupContent
-from serving.telemetry.sketches import sketch_values
 from serving.tuning import canaries, guardrails, selectors
-from serving.tuning.models import Guardrail, TunablesVersion
-from serving.tuning.services import change, ensure_pool
+from serving.tuning.models import Guardrail
+from serving.tuning.services import ensure_pool
 from tests.dashboard.harness import POOL, Page, Services
-from tests.dashboard.tenancy import browser, fields_of, in_thread, page_of, session_of, submit, words
-from tests.tuning.engines import beat, sent_to
+from tests.dashboard.steering import TUNING, store, tune
+from tests.dashboard.tenancy import fields_of, in_thread, page_of, submit, words
+from tests.tuning.engines import beat, sent_to, write_frame
 
-TUNING = f"/console/pools/{POOL}/tuning/"
 CHAT = f"{TUNING}presets/chat/"
 TERMS = GuardrailTerms(metric="ttft_p95", bound=500, window_seconds=30)
-
-
-@pytest.fixture
-async def steerer(application: Any) -> AsyncIterator[httpx.AsyncClient]:
-    async with browser(application, await session_of("operator", "ann")) as client:
-        yield client
-
-
-@pytest.fixture
-async def viewer(application: Any) -> AsyncIterator[httpx.AsyncClient]:
-    async with browser(application, await session_of("viewer", "vic")) as client:
-        yield client
-
-
-async def tune(services: Services, **changes: Any) -> int:
-    return await store(services, changes)
-
-
-async def store(services: Services, changes: dict[str, Any], **options: Any) -> int:
-    made = await in_thread(change)(POOL, changes, reason="", author="ben", redis=services.blocking_redis, **options)
-    return int(made.number)
 
 
 async def in_force() -> tuple[int, Tunables]:
@@ -98,7 +68,9 @@ async def test_preset_is_stored_with_its_reason_and_guardrail(steerer: httpx.Asy
     page = words(await page_of(steerer, TUNING))
     assert "Preset chat: version 2 is stored." in page
     assert f"preset chat: {PRESETS['chat'].reason}" in page
-    assert "Guardrail rolls back at Failed requests above 5 % for 20 s, watched until" in page
+    assert (
+        "Guardrail rolls back at Failed requests above 5 % for 20 s, measured over all engines, watched until" in page
+    )
 
 
 @pytest.mark.parametrize(
@@ -186,6 +158,39 @@ async def test_canary_is_shown_with_its_engine_and_taken_to_all(steerer: httpx.A
     assert "Version 2 runs on all engines." in words(await page_of(steerer, TUNING))
 
 
+async def test_canary_is_told_beside_the_other_engines_and_from_what_requests(
+    steerer: httpx.AsyncClient, services: Services
+) -> None:
+    redis = services.blocking_redis
+    beat(redis, "engine-1", "engine-2")
+    await store(services, {"max_running": 8}, canary=True, canary_engine="engine-2", guardrail=TERMS)
+    assert "is not told yet: the monitor measures it" in words(await page_of(steerer, f"{TUNING}standing/"))
+    write_frame(redis, version=2, engine_id="engine-2", tried=40, others=12)
+    page = words(await page_of(steerer, f"{TUNING}standing/"))
+    assert "Too few requests to tell yet. 40 requests of the canary, 12 of the other engines." in page
+    write_frame(redis, version=2, engine_id="engine-2", tried=40, others=50)
+    page = words(await page_of(steerer, TUNING))
+    assert "TTFT 50 → 40 200 ms → to 100 ms ↓ 50 % better" in page
+    assert "too few to tell" in page
+    assert "TTFT p95 above 500 ms for 30 s, measured on engine-2 alone, watched until" in page
+    await in_thread(canaries.take_to_all)(POOL, 2, reason="", author="ann", redis=redis)
+    assert "for 30 s, measured over all engines, watched until" in words(await page_of(steerer, TUNING))
+
+
+async def test_engine_that_tries_a_preset_is_chosen_in_the_form(steerer: httpx.AsyncClient, services: Services) -> None:
+    beat(services.blocking_redis, "engine-2", "engine-1")
+    page = await page_of(steerer, CHAT)
+    offered = re.findall(r"<option>(engine-\d)</option>", page)
+    assert offered == ["engine-1", "engine-2"]
+    refused = await submit(steerer, CHAT, canary="on", canary_engine="engine-9")
+    assert refused.status_code == 400
+    assert "canary engine must be the id of an engine that takes work: engine-1, engine-2" in words(refused.text)
+    await submit(steerer, CHAT, canary="on", canary_engine="engine-2")
+    trial = await in_thread(canaries.trial_of)(POOL)
+    assert trial is not None
+    assert trial.engine_id == "engine-2"
+
+
 async def test_canary_is_taken_back_once(steerer: httpx.AsyncClient, services: Services) -> None:
     beat(services.blocking_redis, "engine-1", "engine-2")
     await store(services, {"max_running": 8}, canary=True)
@@ -239,6 +244,25 @@ async def test_what_became_of_a_guardrail_stands_in_the_history(steerer: httpx.A
     assert "Guardrail passed: not once TTFT p95 above 500 ms for 30 s" in one
 
 
+async def test_a_guardrail_is_called_off_once_and_the_version_stays(
+    steerer: httpx.AsyncClient, services: Services
+) -> None:
+    await store(services, {"max_running": 8}, guardrail=TERMS)
+    path = f"{TUNING}guardrails/2/call-off"
+    assert (await steerer.get(path)).headers["Location"] == TUNING
+    form = fields_of(await page_of(steerer, TUNING), action=path)
+    for told in (
+        "Version 2 is watched no longer, and stays.",
+        "Nothing was changed: version 2 is watched no longer: its guardrail was called off.",
+    ):
+        await steerer.post(path, data=form)
+        assert told in words(await page_of(steerer, TUNING))
+    page = await page_of(steerer, TUNING)
+    assert "Guardrail called off by ann" in words(page)
+    assert path not in page
+    assert (await in_force())[0] == 2
+
+
 async def test_the_part_that_is_fetched_anew_tells_what_fights_by_now(
     steerer: httpx.AsyncClient, services: Services
 ) -> None:
@@ -259,7 +283,12 @@ async def test_viewer_sees_all_and_changes_nothing(viewer: httpx.AsyncClient, se
     token = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', page)
     assert token is not None
     form = {"csrfmiddlewaretoken": token[1], "based_on": "2"}
-    for path in (CHAT, f"{TUNING}canary/3/all", f"/console/pools/{POOL}/versions/1/roll-back"):
+    for path in (
+        CHAT,
+        f"{TUNING}canary/3/all",
+        f"{TUNING}guardrails/3/call-off",
+        f"/console/pools/{POOL}/versions/1/roll-back",
+    ):
         assert (await viewer.post(path, data=form)).status_code == 403
     assert (await in_force())[0] == 2
 
@@ -273,12 +302,20 @@ async def test_change_over_the_socket_carries_its_guardrail_and_canary(page: Pag
     assert (wrong["type"], wrong["code"]) == ("refused", "invalid_value")
     guardrail = {"metric": "itl_p95", "bound": 80, "window_seconds": 20, "watch_seconds": 300}
     stored = await page.ask(
-        type="change", id=2, changes={"max_running": 8}, based_on=1, guardrail=guardrail, canary=True
+        type="change",
+        id=2,
+        changes={"max_running": 8},
+        based_on=1,
+        guardrail=guardrail,
+        canary=True,
+        canary_engine="engine-2",
     )
     assert stored["version"]["number"] == 2
     (watched,) = await in_thread(guardrails.watched)()
     assert watched.condition.describe() == "ITL p95 above 80 ms for 20 s"
-    assert await in_thread(canaries.trial_of)(POOL) is not None
+    trial = await in_thread(canaries.trial_of)(POOL)
+    assert trial is not None
+    assert trial.engine_id == "engine-2"
     late = await page.ask(type="change", id=3, changes={"max_running": 7}, based_on=2)
     assert (late["code"], late["newer"]) == ("canary_running", [])
 
@@ -286,32 +323,3 @@ async def test_change_over_the_socket_carries_its_guardrail_and_canary(page: Pag
 async def test_another_pool_is_led_to(steerer: httpx.AsyncClient) -> None:
     await in_thread(ensure_pool)("bulk", "a-model")
     assert "/console/pools/bulk/tuning/" in await page_of(steerer, TUNING)
-
-
-async def test_history_compares_what_was_measured_before_and_after(
-    steerer: httpx.AsyncClient, services: Services
-) -> None:
-    number = await tune(services, max_running=8)
-    at = timezone.now().replace(microsecond=0) - datetime.timedelta(hours=1)
-    at -= datetime.timedelta(seconds=at.timestamp() % 10)
-    await in_thread(TunablesVersion.objects.filter(number=number).update)(created_at=at)
-    await in_thread(TunablesVersion.objects.filter(number=1).update)(created_at=at - datetime.timedelta(hours=1))
-    await in_thread(measure)(at - datetime.timedelta(minutes=5), ttft_seconds=0.4, rate=50)
-    await in_thread(measure)(at + datetime.timedelta(minutes=5), ttft_seconds=0.2, rate=80)
-    await in_thread(measure)(at + datetime.timedelta(minutes=11), ttft_seconds=9, rate=0)
-    page = words(await page_of(steerer, TUNING))
-    assert re.search(r"TTFT p95 from (39|40)\d ms → to (19|20)\d ms ↓ 50 % better", page)
-    assert "Generated tokens/s from 50.0 → to 80.0 ↑ 60 % more" in page
-    one = words(await page_of(steerer, f"/console/pools/{POOL}/versions/2/"))
-    assert re.search(r"TTFT p50 \d+ ms 20 \d+ ms 20 ↓ 50 % better", one)
-    assert re.search(r"ITL p95 – 0 – 0 too few to compare", one)
-    assert (await steerer.get(f"/console/pools/{POOL}/versions/99999999999/")).status_code == 404
-
-
-def measure(at: datetime.datetime, *, ttft_seconds: float, rate: float) -> None:
-    content = RollupContent(
-        seconds=10,
-        intervals=Intervals(ttft=sketch_values([ttft_seconds] * 20)),
-        gauges={"generated_tokens_per_second": Gauge(10, 10 * rate, rate)},
-    )
-    Rollup.objects.create(pool=POOL, seconds=10, starts_at=at, content=msgspec.msgpack.encode(content))

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from dashboard.tuning_effect import Dated, Effect, effect_of, stretches_of
+from dashboard.tuning_effect import Effect, effect_of
 from serving.telemetry.frames import IntervalSummaries
 from serving.telemetry.history_selectors import Measured
 from serving.telemetry.sketches import IntervalSummary
+from serving.tuning.effects import Dated, stretches_of
 
 NOW = datetime.datetime(2026, 11, 30, 12, 0, tzinfo=datetime.UTC)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -46,26 +46,39 @@ class Console:
 
     def forgive(self, pattern: str) -> None:
         """Forget complaints that match, which the test brought about."""
-        self.complaints = [text for text in self.complaints if not re.search(pattern, text)]
+        self.complaints[:] = [text for text in self.complaints if not re.search(pattern, text)]
 
     def sign_in(self, stack: Stack, path: str) -> None:
         """Sign in as the operator of the first start, and end on `path`."""
         self.page.goto(f"{stack.url}/console/login/?next={path}")
         self.page.get_by_label("Name").fill(stack.first_run["username"])
         self.page.get_by_label("Password").fill(stack.first_run["password"])
-        self.page.get_by_role("button", name="Sign in").click()
+        self.page.get_by_label("Password").press("Enter")
         self.page.wait_for_url(f"{stack.url}{path}")
 
-    def accessibility_problems(self, within: str = "body") -> list[str]:
-        """What axe-core finds wrong inside the element of this selector: a line a rule and element."""
-        # Evaluated by the browser's debugger, which no policy keeps out.
-        self.page.evaluate(AXE.read_text(encoding="utf-8"))
-        found = self.page.evaluate("within => axe.run(within)", within)
+    def accessibility_problems(self, within: str = "body", *, rules: Sequence[str] = ()) -> list[str]:
+        """What axe-core finds wrong inside the element of this selector, by these rules or all: a line a rule and
+        element."""
+        if not self.page.evaluate("'axe' in globalThis"):
+            # Evaluated by the browser's debugger, which no policy keeps out.
+            self.page.evaluate(AXE.read_text(encoding="utf-8"))
+        options = {"runOnly": list(rules)} if rules else {}
+        found = self.page.evaluate("([within, options]) => axe.run(within, options)", [within, options])
         return [
             f"{problem['id']}: {problem['help']}: {' '.join(map(str, node['target']))}: {node['failureSummary']}"
             for problem in found["violations"]
             for node in problem["nodes"]
         ]
+
+    def check(self, *schemes: str) -> None:
+        """Assert that the page fits and axe-core finds nothing wrong. What depends on the scheme is looked at in each
+        of `schemes`, all else but once."""
+        for number, scheme in enumerate(schemes):
+            self.page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+            problems = self.accessibility_problems(rules=["color-contrast"] if number else [])
+            assert problems == [], (self.page.url, scheme)
+        overhang = self.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert overhang <= 0, self.page.url
 
     def _on_console(self, message: ConsoleMessage) -> None:
         if message.type in {"error", "warning", "assert"}:

@@ -18,19 +18,21 @@ MakeStack = Callable[..., Stack]
 
 
 @pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory, default_model: Path) -> Iterator[Stack]:
-    """A stack that tests share; each leaves it idle, with its tunables as they were."""
-    stack = Stack.over(tmp_path_factory.mktemp("stack"), default_model).start()
-    yield stack
-    assert stack.stop() == 0
-
-
-@pytest.fixture(scope="session")
 def prepared_home(tmp_path_factory: pytest.TempPathFactory, default_model: Path) -> Path:
     """A home after a first start, to be copied."""
     home = tmp_path_factory.mktemp("prepared")
     prepare_home(home, default_model)
     return home
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory, default_model: Path, prepared_home: Path) -> Iterator[Stack]:
+    """A stack that tests share; each leaves it idle, with its tunables as they were."""
+    home = tmp_path_factory.mktemp("stack") / "home"
+    shutil.copytree(prepared_home, home, symlinks=True)
+    stack = Stack.over(home, default_model).start()
+    yield stack
+    assert stack.stop() == 0
 
 
 @pytest.fixture
@@ -52,11 +54,11 @@ def own_stack(tmp_path: Path, default_model: Path, prepared_home: Path) -> Itera
         stack.kill()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def two_pools(tmp_path_factory: pytest.TempPathFactory, default_model: Path) -> Iterator[Stack]:
     """A stack with the pools `chat` and `bulk` over one model, of which `bulk` has the smaller KV cache.
 
-    A module's tests share it; each leaves both idle, with their tunables as they were.
+    Tests share it; each leaves both idle, with their tunables as they were.
     """
     pools = {"FOOTPLATE_POOLS": "chat; bulk kv_cache_mb=48 threads=1", "FOOTPLATE_KV_CACHE_MB": "96"}
     stack = Stack.over(tmp_path_factory.mktemp("pools"), default_model, **pools).start()

@@ -60,6 +60,10 @@ class Stack:
     def headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.first_run['api_key']}"}
 
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
     def start(self) -> Stack:
         with (self.home / "serve-output.txt").open("wb") as output:
             self.process = subprocess.Popen(
@@ -106,7 +110,7 @@ class Stack:
 
     def kill(self) -> None:
         """End it with all its processes and ask none of them, which takes no time."""
-        if self.process is None or self.process.poll() is not None:
+        if self.process is None or not self.is_running:
             return
         members = [self.process.pid, *descendants_of(self.process.pid)]
         self.process.kill()  # first, so that it starts none of the others again
@@ -155,6 +159,12 @@ class Stack:
             lambda s: s["num_running"] == s["num_waiting"] == s["kv_blocks_used"] == s["permits_requests"] == 0,
             pool=pool,
         )
+
+    def wait_until_settled(self, pool: str = "default") -> dict[str, Any]:
+        """Idle, and in the books is all that was: web processes write them twice a second."""
+        self.wait_until_idle(pool)
+        time.sleep(1)
+        return self.snapshot(pool)
 
 
 def prepare_home(home: Path, model: Path) -> None:

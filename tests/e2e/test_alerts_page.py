@@ -37,6 +37,13 @@ def test_a_rule_that_is_missed_is_told_on_every_page_until_it_is_met(stack: Stac
         banner = watched.page.locator("#alert-banner")
         expect(banner).to_contain_text("too many engines (default): Engines above 0 for 0 s", timeout=A_WHILE_MS)
         expect(watched.page.get_by_text("alert: too many engines").first).to_be_attached(timeout=A_WHILE_MS)
+        # What was told last stays while the server is away, and says so.
+        watched.page.context.set_offline(True)
+        expect(banner).to_contain_text("not up to date", timeout=A_WHILE_MS)
+        expect(banner).to_contain_text("too many engines")
+        watched.page.context.set_offline(False)
+        expect(banner.get_by_text("not up to date")).to_be_hidden(timeout=A_WHILE_MS)
+        watched.forgive("ERR_INTERNET_DISCONNECTED")
         page.reload()
         expect(page.get_by_role("row", name="too many engines").first).to_contain_text("missed")
         for name in ("light", "dark"):

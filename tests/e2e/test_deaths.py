@@ -44,8 +44,33 @@ def _async_client(stack: Stack) -> openai.AsyncOpenAI:
     )
 
 
-async def test_streams_go_on_with_the_same_text_when_the_engine_is_killed(own_stack: MakeStack) -> None:
-    stack = own_stack().start()
+@pytest.fixture(scope="module")
+def mortal_stack(tmp_path_factory: pytest.TempPathFactory, default_model: Path, prepared_home: Path) -> Iterator[Stack]:
+    """A stack for the tests that end one child after another; whoever is told to stop hands back what runs at once."""
+    home = tmp_path_factory.mktemp("mortal") / "home"
+    shutil.copytree(prepared_home, home, symlinks=True)
+    stack = Stack.over(home, default_model, FOOTPLATE_DRAIN_SECONDS="0").start()
+    yield stack
+    stack.kill()
+
+
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory: pytest.TempPathFactory, default_model: Path, prepared_home: Path) -> Iterator[Stack]:
+    home = tmp_path_factory.mktemp("patient") / "home"
+    shutil.copytree(prepared_home, home, symlinks=True)
+    stack = Stack.over(home, default_model)
+    yield stack
+    stack.kill()
+
+
+@pytest.fixture
+def patient_stack(patient: Stack) -> Stack:
+    """A stack that lets running streams end, started again where the test before has ended it."""
+    return patient if patient.is_running else patient.start()
+
+
+async def test_streams_go_on_with_the_same_text_when_the_engine_is_killed(mortal_stack: Stack) -> None:
+    stack = mortal_stack
     async with _async_client(stack) as client:
 
         async def all_streams() -> list[str]:
@@ -62,8 +87,27 @@ async def test_streams_go_on_with_the_same_text_when_the_engine_is_killed(own_st
     assert "engine" in stack.output()
 
 
-async def test_sigterm_lets_running_streams_end(own_stack: MakeStack) -> None:
-    stack = own_stack().start()
+async def test_an_engine_told_to_stop_ends_its_streams_and_leaves(patient_stack: Stack) -> None:
+    stack = patient_stack
+    async with _async_client(stack) as client:
+        streams = [
+            asyncio.create_task(_stream(client, prompt, seed=seed, max_tokens=120))
+            for seed, prompt in enumerate(PROMPTS)
+        ]
+        await asyncio.to_thread(stack.wait_for, lambda s: s["num_running"] == len(PROMPTS))
+        before = stack.pid_of("runengine")
+        os.kill(before, signal.SIGTERM)
+        assert all(len(text) > 100 for text in await asyncio.gather(*streams))
+        deadline = time.monotonic() + 60
+        while before in stack.pids().values():
+            assert time.monotonic() < deadline, "the engine does not leave"
+            await asyncio.sleep(0.1)
+        await asyncio.to_thread(stack.wait_until_ready)
+        assert await _stream(client, "Back again", seed=1, max_tokens=5)
+
+
+async def test_sigterm_lets_running_streams_end(patient_stack: Stack) -> None:
+    stack = patient_stack
     async with _async_client(stack) as client:
         streams = [
             asyncio.create_task(_stream(client, prompt, seed=seed, max_tokens=120))
@@ -81,25 +125,6 @@ async def test_sigterm_lets_running_streams_end(own_stack: MakeStack) -> None:
         assert all(len(text) > 100 for text in await asyncio.gather(*streams))
     assert await asyncio.to_thread(stack.process.wait, 60) == 0
     assert not [pid for pid in children if is_alive(pid)]
-
-
-async def test_an_engine_told_to_stop_ends_its_streams_and_leaves(own_stack: MakeStack) -> None:
-    stack = own_stack().start()
-    async with _async_client(stack) as client:
-        streams = [
-            asyncio.create_task(_stream(client, prompt, seed=seed, max_tokens=120))
-            for seed, prompt in enumerate(PROMPTS)
-        ]
-        await asyncio.to_thread(stack.wait_for, lambda s: s["num_running"] == len(PROMPTS))
-        before = stack.pid_of("runengine")
-        os.kill(before, signal.SIGTERM)
-        assert all(len(text) > 100 for text in await asyncio.gather(*streams))
-        deadline = time.monotonic() + 60
-        while before in stack.pids().values():
-            assert time.monotonic() < deadline, "the engine does not leave"
-            await asyncio.sleep(0.1)
-        await asyncio.to_thread(stack.wait_until_ready)
-        assert await _stream(client, "Back again", seed=1, max_tokens=5)
 
 
 async def test_streams_that_outlast_the_grace_end_in_an_error_event(own_stack: MakeStack) -> None:
@@ -126,8 +151,8 @@ async def test_streams_that_outlast_the_grace_end_in_an_error_event(own_stack: M
     assert '"finish_reason":"stop"' not in "".join(lines)
 
 
-def test_nothing_is_left_when_the_supervisor_is_killed(own_stack: MakeStack) -> None:
-    stack = own_stack().start()
+def test_nothing_is_left_when_the_supervisor_is_killed(patient_stack: Stack) -> None:
+    stack = patient_stack
     assert stack.process is not None
     children = list(stack.pids().values())
     grandchildren = [pid for child in children for pid in children_of(child)]
@@ -138,16 +163,6 @@ def test_nothing_is_left_when_the_supervisor_is_killed(own_stack: MakeStack) -> 
     while left := [pid for pid in children + grandchildren if is_alive(pid)]:
         assert time.monotonic() < deadline, f"still alive: {left}"
         time.sleep(0.1)
-
-
-@pytest.fixture(scope="module")
-def mortal_stack(tmp_path_factory: pytest.TempPathFactory, default_model: Path, prepared_home: Path) -> Iterator[Stack]:
-    """A stack for the tests that end one child after another; whoever is told to stop hands back what runs at once."""
-    home = tmp_path_factory.mktemp("mortal") / "home"
-    shutil.copytree(prepared_home, home, symlinks=True)
-    stack = Stack.over(home, default_model, FOOTPLATE_DRAIN_SECONDS="0").start()
-    yield stack
-    stack.kill()
 
 
 async def test_a_stream_goes_on_with_the_same_text_when_the_engine_is_restarted_from_the_console(
@@ -172,6 +187,53 @@ async def test_a_stream_goes_on_with_the_same_text_when_the_engine_is_restarted_
     await asyncio.to_thread(stack.wait_until_idle)
 
 
+async def test_embeddings_are_the_same_when_the_engine_is_killed_meanwhile(mortal_stack: Stack) -> None:
+    texts = [" ".join(f"Verse {number} of song {song}." for number in range(60)) for song in range(8)]
+    async with _async_client(mortal_stack) as client:
+
+        async def ask() -> list[list[float]]:
+            answer = await client.embeddings.create(model="SmolLM2-135M-Instruct", input=texts)
+            return [each.embedding for each in answer.data]
+
+        undisturbed = await ask()
+        disturbed = asyncio.create_task(ask())
+        await asyncio.to_thread(mortal_stack.wait_for, lambda s: s["num_running"] > 0)
+        os.kill(mortal_stack.pid_of("runengine"), signal.SIGKILL)
+        assert await disturbed == undisturbed
+    await asyncio.to_thread(mortal_stack.wait_until_idle)
+
+
+def test_recovers_from_a_redis_that_restarts_empty_under_load(mortal_stack: Stack) -> None:
+    stack = mortal_stack
+    version = stack.tune(max_running=9)["version"]
+    is_undisturbed = True
+
+    def interrupt() -> None:
+        nonlocal is_undisturbed
+        if is_undisturbed:
+            is_undisturbed = False
+            shutil.rmtree(stack.home / "valkey" / "appendonlydir")
+            os.kill(stack.pid_of("valkey"), signal.SIGKILL)
+
+    with openai.OpenAI(base_url=f"{stack.url}/v1", api_key=stack.first_run["api_key"], max_retries=0) as client:
+
+        def ask() -> str:
+            answer = client.completions.create(
+                model="SmolLM2-135M-Instruct", prompt="The sea", max_tokens=150, temperature=0, stream=True
+            )
+            text = ""
+            for index, chunk in enumerate(answer):
+                if index == 5:
+                    interrupt()
+                text += chunk.choices[0].text
+            return text
+
+        disturbed = ask()
+        assert disturbed == ask()
+    stack.wait_for(lambda s: s["tunables_version"] == version and s["applied_by"] == 1)
+    stack.wait_until_idle()
+
+
 @pytest.mark.parametrize("command", ["runweb", "runmonitor", "runjobs", "runengine"])
 def test_a_child_that_dies_is_started_again(mortal_stack: Stack, command: str) -> None:
     stack = mortal_stack
@@ -193,6 +255,7 @@ def test_second_start_keeps_keys_and_versions(own_stack: MakeStack, tmp_path: Pa
     stack.wait_for_output(first_run["api_key"])
     version = stack.tune(max_running=7)["version"]
     assert stack.stop(signal.SIGINT) == 0
+    assert not list(tmp_path.glob("footplate.sqlite3-*")), "a copy of the database alone would lack what is in its log"
     stack.start()
     assert stack.first_run == first_run
     stack.wait_for_output("ready")

@@ -33,7 +33,7 @@ def test_closing_a_stream_stops_its_generation(stack: Stack, client: openai.Open
 
 
 def test_closing_plain_requests_stops_their_generation(stack: Stack) -> None:
-    before = stack.wait_until_idle()["outcomes"].get("aborted", 0)
+    before = stack.wait_until_settled()["outcomes"].get("aborted", 0)
     connections = [open_stream(stack, stream=False) for _ in range(10)]
     stack.wait_for(lambda s: s["num_running"] == 10)
     for connection in connections:
@@ -65,7 +65,7 @@ def test_mass_disconnect_of_running_and_waiting_leaves_no_permit(
 
 
 def test_two_hundred_streams_that_leave_at_once_leave_nothing(stack: Stack) -> None:
-    before = stack.wait_until_idle()["outcomes"].get("aborted", 0)
+    before = stack.wait_until_settled()["outcomes"].get("aborted", 0)
     connections = [open_stream(stack) for _ in range(200)]
     stack.wait_for(lambda s: s["num_running"] + s["num_waiting"] == 200)
     for connection in connections:

@@ -216,14 +216,14 @@ def test_a_slider_follows_its_number_while_it_has_the_focus(page: Page) -> None:
 def test_a_proposal_and_the_view_outlive_a_reload(stack: Stack, page: Page) -> None:
     page.locator("#lever-max_queue_tokens").fill("1,000")
     page.locator("#lever-max_running").fill("0")
-    page.get_by_label("Reason").fill("in the middle of it")
+    page.get_by_label("Reason", exact=True).fill("in the middle of it")
     page.locator("#window").get_by_label("15 m").check()
     page.reload()
     expect_live(page)
     expect(page.locator("#lever-max_queue_tokens")).to_have_value("1,000")
     expect(page.locator("#lever-max_running")).to_have_value("0")
     expect(page.locator("#lever-max_running-error")).to_be_visible()
-    expect(page.get_by_label("Reason")).to_have_value("in the middle of it")
+    expect(page.get_by_label("Reason", exact=True)).to_have_value("in the middle of it")
     expect(page.locator("#window").get_by_label("15 m")).to_be_checked()
     page.goto("about:blank")
     newer = stack.tune(batch_window_ms=5)["version"]

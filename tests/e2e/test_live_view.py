@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -55,6 +56,14 @@ def drag(page: Page, chart: str, begin: float, end: float) -> None:
     page.mouse.up()
 
 
+def download_table(page: Page) -> tuple[str, list[list[str]]]:
+    """The table's name and rows, as the open menu offers it."""
+    with page.expect_download() as table:
+        page.get_by_role("button", name="Table").click()
+    with table.value.path().open(newline="", encoding="utf-8") as file:
+        return table.value.suggested_filename, list(csv.reader(file))
+
+
 def test_a_stretch_is_zoomed_into_on_all_charts_by_mouse_or_keys_and_shared_by_its_address(
     stack: Stack, console_page: OpenConsole
 ) -> None:
@@ -66,7 +75,7 @@ def test_a_stretch_is_zoomed_into_on_all_charts_by_mouse_or_keys_and_shared_by_i
     address = asked_in(page.url)
     start, end = int(address["from"]), int(address["to"])
     assert 50 < end - start < 120
-    for chart in ("sequences", "ttft", "lanes"):
+    for chart in ("sequences", "ttft", "lanes", "priorities"):
         page.wait_for_function(STARTS_AT, arg=[chart, start])
     shared = page.url
     page.get_by_role("button", name="Back to live").click()
@@ -82,7 +91,7 @@ def test_a_stretch_is_zoomed_into_on_all_charts_by_mouse_or_keys_and_shared_by_i
     body(page, "sequences").press("Escape")
     expect(page.locator("#stretch")).to_be_hidden()
     page.keyboard.press("ArrowLeft")
-    for chart in ("sequences", "ttft"):
+    for chart in ("sequences", "priorities", "ttft"):
         expect(crosshair(page, chart)).to_be_visible()
     expect(page.locator("#chart-said")).to_have_text(SPOKEN)
     for key in ("+", "Shift+ArrowLeft"):
@@ -103,6 +112,14 @@ def test_groups_fold_charts_hide_terms_are_explained_and_a_longer_past_is_taken_
     console = console_page(stack)
     page = console.page
     expect_live(page)
+    refused = httpx.get(f"{stack.url}/v1/models", headers={"Authorization": "Bearer of nobody"})
+    assert refused.status_code == 401
+    # What is out of sight is not drawn.
+    page.locator("[data-chart=refusals]").scroll_into_view_if_needed()
+    legend = page.locator("[data-chart=refusals] dt", has_text="invalid api key (any pool)")
+    expect(legend).to_be_visible(timeout=A_WHILE_MS)
+    for chart in ("utilisation_by_engine", "memory_by_engine"):
+        expect(page.locator(f"[data-chart={chart}]")).to_be_hidden()
     page.locator("[data-group=load] summary").click()
     expect(page.locator("[data-chart=sequences]")).to_be_hidden()
     page.get_by_role("button", name="Charts", exact=True).click()
@@ -138,12 +155,16 @@ def test_groups_fold_charts_hide_terms_are_explained_and_a_longer_past_is_taken_
     with page.expect_download() as picture:
         page.get_by_role("button", name="Picture").click()
     assert picture.value.path().read_bytes().startswith(PNG_SIGNATURE)
-    page.get_by_label("What is shown now").select_option("kv")
-    with page.expect_download() as table:
-        page.get_by_role("button", name="Table").click()
-    assert re.fullmatch(r"default-kv-\d{4}-\d\d-\d\dT\d{6}Z\.csv", table.value.suggested_filename)
-    with table.value.path().open(newline="", encoding="utf-8") as file:
-        header, *rows = csv.reader(file)
+    _, (header, *_rows) = download_table(page)
+    assert {"Sequences: running", "Waiting tokens: long", "Step time: mean (s)"} <= set(header)
+    which = page.get_by_label("Of the time in view")
+    which.select_option(label="Step time (hidden)")
+    page.get_by_role("button", name="Picture").click()
+    expect(page.locator("#export-problem")).to_contain_text("It is not open")
+    which.select_option("kv")
+    expect(page.locator("#export-problem")).to_be_hidden()
+    name, (header, *rows) = download_table(page)
+    assert re.fullmatch(r"default-kv-\d{4}-\d\d-\d\dT\d{6}Z\.csv", name)
     assert header == ["time", "KV memory: in use", "KV memory: cached", "KV memory: free"]
     known = [row for row in rows if row[1]]
     assert sum(map(float, known[-1][1:])) == pytest.approx(1, abs=0.01)

@@ -103,7 +103,7 @@ def test_a_conversation_is_had_measured_and_taken_along_as_code(stack: Stack, co
 def test_what_was_done_is_found_and_sample_traffic_flows(stack: Stack, console_page: OpenConsole) -> None:
     console = console_page(stack, STEPS)
     page = console.page
-    page.get_by_role("button", name="Send sample traffic").click()
+    page.get_by_role("button", name="Send sample traffic").press("Enter")
     expect(page.locator("[data-sample-state]")).to_contain_text("sends sample traffic")
     fits_and_is_accessible(console)
     page.goto(f"{stack.url}{PLAYGROUND}")

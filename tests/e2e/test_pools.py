@@ -76,7 +76,7 @@ def test_pools_of_one_model_are_one_model_to_clients(pools_client: openai.OpenAI
 
 
 def test_each_pool_serves_and_keeps_books_of_its_own(two_pools: Stack, pools_client: openai.OpenAI) -> None:
-    before = {pool: two_pools.wait_until_idle(pool)["outcomes"].get("submitted", 0) for pool in ("chat", "bulk")}
+    before = {pool: two_pools.wait_until_settled(pool)["outcomes"].get("submitted", 0) for pool in ("chat", "bulk")}
     texts = {ask(pools_client, "chat") for _ in range(3)} | {ask(pools_client, "bulk") for _ in range(2)}
     assert len(texts) == 1
     for pool, number in (("chat", 3), ("bulk", 2)):
@@ -92,7 +92,7 @@ def test_each_pool_serves_and_keeps_books_of_its_own(two_pools: Stack, pools_cli
 
 
 def test_a_load_test_asks_the_pool_that_it_is_told(two_pools: Stack) -> None:
-    before = {pool: two_pools.wait_until_idle(pool)["outcomes"].get("submitted", 0) for pool in ("chat", "bulk")}
+    before = {pool: two_pools.wait_until_settled(pool)["outcomes"].get("submitted", 0) for pool in ("chat", "bulk")}
     command = [sys.executable, "manage.py", "loadtest", "--pool=bulk", "--requests=3", "--output-tokens=4", "--json"]
     done = subprocess.run(
         command, cwd=REPOSITORY, env=two_pools.environment, capture_output=True, text=True, check=True

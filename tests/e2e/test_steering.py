@@ -79,8 +79,7 @@ def test_pools_and_versions_are_listed(stack: Stack) -> None:
 
 
 def test_snapshot_shows_intervals_and_outcomes(stack: Stack, client: openai.OpenAI, model: str) -> None:
-    stack.wait_until_idle()
-    before = stack.snapshot()["outcomes"].get("finished:length", 0)
+    before = stack.wait_until_settled()["outcomes"].get("finished:length", 0)
     _ask_many(client, model, 4)
     snapshot = stack.wait_for(
         lambda s: s["outcomes"].get("finished:length", 0) >= before + 4 and s["intervals"]["ttft_seconds"]["count"] >= 4

@@ -178,3 +178,4 @@ def test_the_command_imports_and_says_where(source: Path, tmp_path: Path) -> Non
 def test_the_command_reports_a_problem_without_a_traceback(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="is neither a GGUF file nor a folder"):
         call_command("importmodel", str(tmp_path / "nothing"), into=tmp_path / "models", stdout=StringIO())
+    assert list(tmp_path.iterdir()) == []

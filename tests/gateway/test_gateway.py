@@ -56,6 +56,8 @@ async def test_every_interval_is_observed_once_a_token(harness: tuple[Harness, R
     observed = gateway.observer
     assert len(observed.named("scheduled")) == len(observed.named("first_token")) == 1
     assert len(observed.named("token_gap")) == 4
+    engines = {facts["engine_id"] for name, facts in observed.calls if name != "submitted"}
+    assert engines == {running.snapshot().engine_id}
     assert observed.named("scheduled")[0]["queue_seconds"] <= observed.named("first_token")[0]["ttft_seconds"]
 
 

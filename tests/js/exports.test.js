@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { csvOf } from "../../static/dashboard/js/csv.js";
-import { rowsOf } from "../../static/dashboard/js/export_rows.js";
+import { leftOutWords, offerWords, rowsOf, titleWords } from "../../static/dashboard/js/export_rows.js";
 
 const START = 1_700_000_000;
 const series = (x, y) => ({ x: Float64Array.from(x), y: Float64Array.from(y) });
@@ -24,10 +24,11 @@ test("a table has a row a moment and a column a series, whatever moments the ser
   const panels = [
     {
       title: "TTFT",
-      spec: { measure: "seconds", series: [{ label: "p50" }, { label: "p99" }] },
+      spec: { measure: "seconds" },
+      labels: ["p50", "p99"],
       series: [series([START, START + 1], [0.5, 0.6]), series([START, START + 1], [NaN, 0.9])],
     },
-    { title: "Load", spec: { measure: "count", series: [{ label: "running" }] }, series: [series([START + 1], [3])] },
+    { title: "Load", spec: { measure: "count" }, labels: ["running"], series: [series([START + 1], [3])] },
   ];
   assert.equal(
     csvOf(rowsOf(panels)),
@@ -35,4 +36,17 @@ test("a table has a row a moment and a column a series, whatever moments the ser
       "2023-11-14T22:13:20.000Z,0.5,,\r\n" +
       "2023-11-14T22:13:21.000Z,0.6,0.9,3\r\n",
   );
+});
+
+test("a picture says what of the page it leaves out, and the menu what it would", () => {
+  const charts = [
+    { title: "TTFT", place: "folded", group: "Latency" },
+    { title: "ITL", place: "folded", group: "Latency" },
+    { title: "Step time", place: "hidden", group: "Batch" },
+    { title: "Tokens/s", place: "open", group: "Batch" },
+  ];
+  assert.equal(leftOutWords(charts), "Left out: Latency (folded away), Step time (hidden).");
+  assert.equal(leftOutWords(charts.slice(3)), "");
+  assert.equal(offerWords(charts), "The picture has what is open (1), the table all (4).");
+  assert.deepEqual(charts.slice(2).map(titleWords), ["Step time (hidden)", "Tokens/s"]);
 });

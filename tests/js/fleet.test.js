@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { refreshOnce } from "../../static/dashboard/js/fleet.js";
+import { SignedOut } from "../../static/dashboard/js/parts.js";
 
 /** What a refreshing needs, and what came of it. */
 function parts(changes = {}) {
@@ -46,4 +47,10 @@ test("a failure is said with the time of what is shown, and the page stays", asy
   assert.equal(await refreshOnce(given), "12:00:00");
   assert.equal(given.log.length, 1);
   assert.match(given.log[0], /^say Not refreshed since 12:00:00: /);
+});
+
+test("whoever is signed out is told so", async () => {
+  const given = parts({ load: () => Promise.reject(new SignedOut()) });
+  assert.equal(await refreshOnce(given), "12:00:00");
+  assert.match(given.log[0], /^say Not refreshed since 12:00:00: you are signed out/);
 });

@@ -1,7 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { priorityBars, refusalBars } from "../../static/dashboard/js/bars.js";
 import { deedOf } from "../../static/dashboard/js/crosshair.js";
 import { labelsOfMarks, linesNear, linesOf, marksOf } from "../../static/dashboard/js/marks.js";
 import { axisReach } from "../../static/dashboard/js/objective_line.js";
@@ -105,33 +104,6 @@ test("events without room for their labels are one label, beside those of the ch
   const found = marks(inForce(1, 2, 2, 2), { events: [1, 2, 9].map((at) => event(START + at)) });
   assert.deepEqual(labelsOfMarks(found, 3), ["v2", null, "joined +1", "joined"]);
   assert.deepEqual(labelsOfMarks([], 3), []);
-});
-
-test("who waits is listed by urgency, and no bar stands for nobody", () => {
-  assert.deepEqual(
-    priorityBars({ other: 7, 0: 3, "-5": 1, 3: 0 }).map(({ label, value }) => [label, value]),
-    [
-      ["-5 urgent", 1],
-      ["0", 3],
-      ["other", 7],
-    ],
-  );
-});
-
-test("refusals are listed by how common they are, the rarest as one", () => {
-  const many = Object.fromEntries(Array.from({ length: 9 }, (_, index) => [`code_${index}`, index + 1]));
-  const bars = refusalBars({ ...many, "rejected:invalid_key": 20 });
-  assert.deepEqual(
-    bars.map(({ label, value }) => [label, value]),
-    [
-      ["invalid key (any pool)", 20],
-      ["code 8", 9],
-      ["code 7", 8],
-      ["code 6", 7],
-      ["code 5", 6],
-      ["5 others", 15],
-    ],
-  );
 });
 
 test("keys move the crosshair within the stretch, and the stretch within the past", () => {

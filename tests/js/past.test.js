@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { createPast, missing, refusalsWithin, wantedPast } from "../../static/dashboard/js/past.js";
+import { createPast, missing, wantedPast } from "../../static/dashboard/js/past.js";
 import { createPastReader } from "../../static/dashboard/js/past_reader.js";
 import { reduce } from "../../static/dashboard/js/reducers.js";
 import { placeAt, sourceOf, stackedUp, thinned } from "../../static/dashboard/js/source.js";
@@ -17,8 +17,7 @@ const row = (at, values = {}) => point(at, { percentiles: [percentiles()[0]], ..
 const list = ({ x, y }) => [...x].map((at, index) => [at - START, Number.isNaN(y[index]) ? null : y[index]]);
 
 function answer(points, values = {}) {
-  const refusals = points.map(() => ({}));
-  return { seconds: 10, fields: POINT_FIELDS, points, refusals, versions: [], events: [], ...values };
+  return { seconds: 10, fields: POINT_FIELDS, points, versions: [], events: [], ...values };
 }
 
 /** A page that shows `spanSeconds` and has had a second-by-second ring since `sinceSeconds` ago. */
@@ -103,19 +102,6 @@ test("a stretch with nothing kept is a gap, and what comes later is put after wh
     [-75, 6],
   ]);
   assert.equal(more.past.percentiles({ interval: "ttft_seconds", percentile: 99 }, {}).y.at(-1), 0.013);
-});
-
-test("refusals are counted over what is in view, from one answer to the next", () => {
-  const early = answer([row(START - 115), row(START - 105)], { refusals: [{ queue_full: 60 }, { queue_full: 6 }] });
-  const late = answer([row(START - 95)], { refusals: [{ queue_full: 12, too_late: 6 }] });
-  const { past } = withPast(withPast(following(3600), early), late);
-  assert.deepEqual(refusalsWithin(past, { from: START - 110, to: START }), { queue_full: 3, too_late: 1 });
-});
-
-test("refusals of a stretch that is covered in part are not counted as if it were whole", () => {
-  const part = answer([row(START - 900)], { seconds: 600, refusals: [{ queue_full: 6 }], covered: [10] });
-  const { past } = withPast(following(86_400), part);
-  assert.deepEqual(refusalsWithin(past, { from: START - 1000, to: START }), { queue_full: 1 });
 });
 
 test("a past of another resolution takes the place of the one before", () => {

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
+from django.core.management import CommandError
+
+from serving.config.pools import PoolSettings
+from serving.engine.kv_cache import KVCacheProblem
 from serving.management import engine_runner
 
 
@@ -17,3 +23,59 @@ def test_engines_beside_each_other_divide_the_cores(
     monkeypatch.setattr(engine_runner, "usable_cores", lambda: num_cores)
     monkeypatch.setattr(engine_runner.torch, "get_num_threads", lambda: allowed_threads)  # as OMP_NUM_THREADS says
     assert engine_runner.part_of_cores(num_engines) == num_threads
+
+
+@pytest.fixture
+def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PoolSettings:
+    """A pool whose weights take 3 MiB, where 7 MiB are to be had."""
+    (tmp_path / "model-1.safetensors").write_bytes(bytes(2 << 20))
+    (tmp_path / "model-2.safetensors").write_bytes(bytes(1 << 20))
+    config = SimpleNamespace(vocab_size=8, eos_token_ids=frozenset({0}))
+    monkeypatch.setattr(engine_runner, "read_config", lambda folder: config)
+    monkeypatch.setattr(engine_runner, "load_masks", lambda folder, **_: None)
+    monkeypatch.setattr(engine_runner, "available_bytes", lambda: 7 << 20)
+    return PoolSettings(name="chat", model=tmp_path, kv_cache_mb=4096)
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, problem: Exception) -> None:
+    def make(*_: object, **__: object) -> None:
+        raise problem
+
+    monkeypatch.setattr(engine_runner, "ModelRunner", make)
+
+
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [
+        (MemoryError(), "MemoryError"),
+        (MemoryError("no memory for 67108864 bytes"), "no memory for 67108864 bytes"),
+        (OSError(12, "Cannot allocate memory"), "[Errno 12] Cannot allocate memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes\nframe #0"), "DefaultCPUAllocator: can't"),
+        (KVCacheProblem("no memory for a KV cache of 4294967296 bytes"), "no memory for a KV cache of 4294967296"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_one_line_with_the_numbers(
+    pool: PoolSettings, monkeypatch: pytest.MonkeyPatch, problem: Exception, reason: str
+) -> None:
+    refuse(monkeypatch, problem)
+    with pytest.raises(CommandError) as raised:
+        engine_runner.build_runner(pool)
+    line = str(raised.value)
+    assert line.startswith(
+        "memory is short for pool chat: weights of 3 MiB and a KV cache of 4,096 MiB are needed, and 7 MiB were "
+        f"available ({reason}"
+    )
+    assert line.endswith("); see FOOTPLATE_KV_CACHE_MB")
+    assert "\n" not in line
+
+
+def test_a_cache_that_is_set_too_small_is_no_shortage(pool: PoolSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse(monkeypatch, KVCacheProblem("a KV cache of 9 bytes holds 0 blocks"))
+    with pytest.raises(CommandError, match=r"^a KV cache of 9 bytes holds 0 blocks$"):
+        engine_runner.build_runner(pool)
+
+
+def test_any_other_fault_keeps_its_traceback(pool: PoolSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse(monkeypatch, RuntimeError("shapes do not match"))
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        engine_runner.build_runner(pool)

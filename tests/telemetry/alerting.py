@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from serving.contracts.ids import PoolName
 from serving.telemetry.alert_models import AlertRule
 from serving.telemetry.alert_rules import create_rule
-from serving.telemetry.alerts import AlertWatcher, Rule, raised_alerts
+from serving.telemetry.alerts import AlertWatcher, Rule, ToWatch, raised_alerts
 from serving.telemetry.conditions import Condition
 from tests.telemetry.test_conditions import frame_at
 
@@ -24,15 +24,16 @@ class Rules:
 
     def __init__(self) -> None:
         self.rules = [rule()]
+        self.pools = [POOL]
         self.works = True
         self.answers = asyncio.Event()
         self.answers.set()
 
-    async def __call__(self) -> list[Rule]:
+    async def __call__(self) -> ToWatch:
         await self.answers.wait()
         if not self.works:
             raise RuntimeError("the disk is gone")
-        return self.rules
+        return ToWatch(self.rules, self.pools)
 
 
 def rule(**changes: Any) -> Rule:
@@ -45,7 +46,7 @@ class Watched:
 
     def __init__(self, redis: Redis, rules: Rules) -> None:
         self.redis = redis
-        self.watcher = AlertWatcher(redis, read_rules=rules)
+        self.watcher = AlertWatcher(redis, read=rules)
 
     async def see(self, seconds: float, *, ttfts: tuple[float, ...] = SLOW) -> list[str]:
         """The names of the alerts that go on after a frame."""

@@ -7,7 +7,7 @@ import asyncio
 from serving.contracts.ids import PoolName
 from serving.contracts.messages import AnnouncedTunables
 from serving.contracts.tunables import Tunables
-from serving.telemetry.reconciler import StoredForPool
+from serving.telemetry.reconciler import StoredForPool, Trial
 from serving.telemetry.rounds import StoredTunables
 from tests.telemetry.conftest import POOL
 
@@ -21,6 +21,7 @@ class Database:
         self.works = True
         self.hangs = False
         self.stored: dict[PoolName, AnnouncedTunables | None] = {POOL: STORED}
+        self.trial: Trial | None = None
         self.num_questions = 0
         self.num_given_up = 0
 
@@ -30,7 +31,9 @@ class Database:
             await self._hang()
         if not self.works:
             raise RuntimeError("the disk is gone")
-        return {pool: None if stored is None else StoredForPool(stored) for pool, stored in self.stored.items()}
+        return {
+            pool: None if stored is None else StoredForPool(stored, self.trial) for pool, stored in self.stored.items()
+        }
 
     async def _hang(self) -> None:
         try:

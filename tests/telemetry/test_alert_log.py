@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import datetime
+import hmac
 import http.server
 import json
 import socketserver
@@ -22,6 +24,7 @@ from serving.contracts.errors import InvalidValue
 from serving.telemetry import alert_log, alert_rules
 from serving.telemetry.alert_models import Alert, AlertNotice, AlertRule
 from serving.telemetry.alerts import decode_alert, encode_alert
+from serving.telemetry.webhook_signing import fingerprint_of
 from serving.telemetry.webhooks import WebhookFailed, check_url, post_json
 from tests.telemetry.alerting import FAST, HOSTS, POOL, SLOW, Rules, Watched, rule, store_rule
 
@@ -107,7 +110,7 @@ class Hook(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         server: Any = self.server
         body = self.rfile.read(int(self.headers["content-length"]))
-        server.taken.append((self.path, self.headers["x-footplate-delivery"], json.loads(body)))
+        server.taken.append((self.path, dict(self.headers.items()), body))
         self.send_response(server.statuses.pop(0) if server.statuses else 204)
         self.send_header("location", "http://127.0.0.1:9/elsewhere")
         self.send_header("content-length", "0")
@@ -162,7 +165,7 @@ def test_what_is_no_answer_or_never_ends_is_a_failure(
     raw.answer, raw.drips = answer, drips
     url = f"http://127.0.0.1:{raw.server_address[1]}/hook"
     with pytest.raises(WebhookFailed, match="cannot be reached"):
-        post_json(url, {}, delivery_id="x", allowed_hosts=HOSTS)
+        post_json(url, b"{}", headers={}, allowed_hosts=HOSTS)
 
 
 class WallClock:
@@ -192,22 +195,75 @@ def test_a_webhook_is_told_of_beginning_and_end_again_until_it_takes_it(
     assert alert_log.deliver_notices(allowed_hosts=HOSTS, now=clock) == 0
     clock.pass_by(11)
     assert [alert_log.deliver_notices(allowed_hosts=HOSTS, now=clock) for _ in range(3)] == [1, 1, 0]
-    assert [content["event"] for _, _, content in hook.taken] == ["alert.began"] * 3 + ["alert.ended"]
+    assert [json.loads(body)["event"] for _, _, body in hook.taken] == ["alert.began"] * 3 + ["alert.ended"]
     assert {path for path, _, _ in hook.taken} == {"/hook"}
-    first, again = hook.taken[0], hook.taken[2]
-    assert first[1:] == again[1:], "who is told twice can tell"
-    assert first[2] | {"value": 0} == {
+    secret = alert_rules.webhook_secret(alert_rules.find_rule(stored_rule.pk))
+    assert all(is_ours(headers, body, secret=secret, now=clock) for _, headers, body in hook.taken)
+    _, headers, body = hook.taken[2]
+    assert not is_ours(headers, body + b" ", secret=secret, now=clock)
+    assert not is_ours(headers, body, secret="whsec_" + "A" * 43 + "=", now=clock)
+    assert not is_ours(headers | {"webhook-timestamp": "1"}, body, secret=secret, now=clock)
+    ids = [headers["webhook-id"] for _, headers, _ in hook.taken]
+    assert (len(set(ids[:3])), len(set(ids))) == (1, 2), "who is told twice can tell"
+    assert len({headers["webhook-timestamp"] for _, headers, _ in hook.taken[:3]}) == 3
+    content = json.loads(body)
+    assert content | {"value": 0} == {
         "event": "alert.began",
-        "alert": first[2]["alert"],
+        "alert": content["alert"],
         "name": "slow",
         "pool": "chat",
         "condition": "TTFT p95 above 500 ms for 10 s",
         "value": 0,
         "began_at": "1970-01-01T00:00:11+00:00",
         "ended_at": "1970-01-01T00:00:22+00:00",
+        "why_ended": None,
     }
     clock.pass_by(10_000)
     assert alert_log.deliver_notices(allowed_hosts=HOSTS, now=clock) == 0
+
+
+def is_ours(headers: dict[str, str], body: bytes, *, secret: str, now: WallClock) -> bool:
+    """What a receiver does: see the README."""
+    signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+    wanted = hmac.digest(base64.b64decode(secret.removeprefix("whsec_")), signed, "sha256")
+    given = [base64.b64decode(one[3:]) for one in headers["webhook-signature"].split() if one.startswith("v1,")]
+    is_new = abs(now().timestamp() - int(headers["webhook-timestamp"])) < 300
+    return is_new and any(hmac.compare_digest(wanted, one) for one in given)
+
+
+def test_a_renewed_secret_signs_what_is_owed_and_a_secret_of_another_address_does_not(
+    blocking: BlockingRedis, stored_rule: Any, hook: Any
+) -> None:
+    url = f"http://127.0.0.1:{hook.server_address[1]}/hook"
+    changed = alert_rules.change_rule(stored_rule.pk, {"webhook_url": url}, author="ada", allowed_hosts=HOSTS)
+    assert changed.webhook_salt != stored_rule.webhook_salt
+    raise_and_end(blocking, stored_rule.pk)
+    clock = WallClock()
+    alert_log.store_alerts(blocking, now=clock)
+    renewed = alert_rules.renew_webhook_secret(
+        stored_rule.pk, author="ada", based_on=fingerprint_of(changed.webhook_salt)
+    )
+    alert_log.deliver_notices(allowed_hosts=HOSTS, now=clock)
+    other = {"webhook_url": "http://127.0.0.1:9/other"}
+    moved = alert_rules.change_rule(stored_rule.pk, other, author="ada", allowed_hosts=HOSTS)
+    alert_log.deliver_notices(allowed_hosts=HOSTS, now=clock)
+    (_, began, body), (_, ended, end) = hook.taken
+    assert is_ours(began, body, secret=alert_rules.webhook_secret(renewed), now=clock)
+    assert not is_ours(ended, end, secret=alert_rules.webhook_secret(moved), now=clock), "the old address was told"
+    assert is_ours(ended, end, secret=alert_rules.webhook_secret(changed), now=clock)
+
+
+def test_an_alert_of_a_pool_that_was_left_out_ends_with_its_reason(blocking: BlockingRedis, stored_rule: Any) -> None:
+    raise_and_end(blocking, stored_rule.pk, ends=False)
+    alert_log.store_alerts(blocking)
+    (raised,) = blocking.hvals(keys.alerts())
+    over = msgspec.structs.replace(decode_alert(raised), ended_at=20.0, why_ended="its pool is no longer configured")
+    blocking.xadd(keys.alert_log(), {keys.FIELD: encode_alert(over)})
+    alert_log.store_alerts(blocking)
+    alert_log.store_alerts(blocking)
+    assert Alert.objects.get().why_ended == "its pool is no longer configured"
+    ended = AlertNotice.objects.get(kind="ended")
+    assert alert_log.content_of(ended)["why_ended"] == "its pool is no longer configured"
 
 
 def test_an_address_that_is_allowed_no_more_is_not_told_to_who_reads_why(
@@ -291,7 +347,7 @@ def test_addresses_that_nobody_allowed_are_refused(url: str) -> None:
     with pytest.raises(InvalidValue, match="webhook_url"):
         check_url(url, allowed_hosts=HOSTS)
     with pytest.raises(WebhookFailed):
-        post_json(url, {}, delivery_id="x", allowed_hosts=HOSTS)
+        post_json(url, b"{}", headers={}, allowed_hosts=HOSTS)
 
 
 def test_addresses_that_are_allowed_are_not() -> None:

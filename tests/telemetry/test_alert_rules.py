@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
+from django.apps import apps
 
 from serving.audit.models import AuditEvent
 from serving.contracts.errors import InvalidValue, NameTaken, NothingChanges, RuleNotFound, StaleVersion, UnknownField
 from serving.telemetry import alert_rules
 from serving.telemetry.alert_models import AlertRule
+from serving.telemetry.webhook_signing import fingerprint_of
 from tests.telemetry.alerting import HOSTS, store_rule
 
 
@@ -62,6 +65,27 @@ def test_what_a_rule_cannot_be_is_refused_and_nothing_changes(
     with pytest.raises(error, match=field):
         alert_rules.change_rule(stored_rule.pk, changes, author="ada", allowed_hosts=HOSTS)
     assert alert_rules.find_rule(stored_rule.pk).revision == 1
+
+
+def test_rules_of_before_webhooks_were_signed_get_a_secret_each(stored_rule: Any) -> None:
+    values = {"name": "other", "metric": "waiting", "bound": 1.0, "for_seconds": 0.0}
+    alert_rules.create_rule(values, author="ada", allowed_hosts=HOSTS)
+    AlertRule.objects.update(webhook_salt="the table's one default")
+    migration = importlib.import_module("serving.telemetry.migrations.0003_webhook_secrets")
+    migration.give_each_rule_its_own(apps, None)
+    assert len({alert_rules.webhook_secret(rule) for rule in alert_rules.all_rules()}) == 2
+
+
+def test_no_secret_is_renewed_where_there_is_no_webhook_or_somebody_was_faster(stored_rule: Any) -> None:
+    seen = fingerprint_of(stored_rule.webhook_salt)
+    alert_rules.renew_webhook_secret(stored_rule.pk, author="ada", based_on=seen)
+    with pytest.raises(StaleVersion, match="somebody renewed this secret meanwhile"):
+        alert_rules.renew_webhook_secret(stored_rule.pk, author="bob", based_on=seen)
+    alert_rules.change_rule(stored_rule.pk, {"webhook_url": ""}, author="ada", allowed_hosts=HOSTS)
+    with pytest.raises(InvalidValue, match="webhook_url"):
+        alert_rules.renew_webhook_secret(stored_rule.pk, author="ada", based_on=seen)
+    (event,) = AuditEvent.objects.filter(action="webhook secret renewed")
+    assert (event.actor, event.changes) == ("ada", {})
 
 
 def test_of_two_who_change_a_rule_the_later_one_is_told(stored_rule: Any) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 from redis.asyncio import Redis
 
 from serving.contracts import keys
-from serving.telemetry.alerts import Rule, raised_alerts
+from serving.contracts.ids import PoolName
+from serving.telemetry.alerts import AlertWatcher, Rule, decode_alert, raised_alerts
 from serving.telemetry.conditions import Condition
 from serving.telemetry.events import read_newest_events
 from tests.telemetry.alerting import FAST, POOL, Rules, Watched, rule
@@ -115,6 +117,32 @@ async def test_it_ends_with_the_rule_that_raised_it(watched: Watched, rules: Rul
     rules.rules = rules_then
     await watched.see(17)
     assert await watched.see(17.5) == []
+
+
+async def test_what_goes_on_of_a_pool_that_is_configured_no_longer_ends_once_and_says_why(
+    watched: Watched, redis: Redis, rules: Rules
+) -> None:
+    for second in (1, 11):
+        await watched.see(second)
+    other = PoolName("other")
+    rules.pools = [other]
+    successor = AlertWatcher(redis, read=rules)
+    for second in (100, 100.5, 101):
+        await successor(msgspec.structs.replace(frame_at(second, ttfts=FAST), pool=other))
+        await asyncio.sleep(0)
+    assert await raised_alerts(redis) == []
+    ((_, began), (_, ended)) = await redis.xrange(keys.alert_log())
+    assert decode_alert(began[keys.FIELD]).why_ended == ""
+    assert decode_alert(ended[keys.FIELD]).why_ended == "its pool is no longer configured"
+    (over, _) = await read_newest_events(redis, POOL, now=60)
+    assert over.text == "slow is over: its pool is no longer configured"
+
+
+async def test_a_pool_of_which_frames_come_is_not_taken_for_left_out(watched: Watched, rules: Rules) -> None:
+    rules.pools = []
+    for second in (1, 7, 11):
+        await watched.see(second)
+    assert await watched.see(12) == ["slow"]
 
 
 async def test_without_the_database_the_rules_known_last_go_on(watched: Watched, rules: Rules) -> None:

@@ -55,7 +55,8 @@ def test_rows_have_the_fields_of_a_point_in_the_middle_of_their_stretch() -> Non
     assert (first["num_running"], first["step_ms"], first["finished_per_second"]) == (3.0, 12.0, 3.0)
     assert first["percentiles"][0][1] == [pytest.approx(0.5, rel=0.01)] * 4
     assert series.highest[0]["num_running"] == 4
-    assert series.refusals == [{"queue_full": 30.0, "rejected:bad": 6.0}, {}]
+    assert first["refusals_per_second"] == {"queue_full": 0.5, "rejected:bad": 0.1}
+    assert second["refusals_per_second"] == {}
     assert second["num_running"] is None
     assert series.covered == [10, 10]
 
@@ -64,7 +65,8 @@ def test_a_long_stretch_says_of_how_much_of_it_it_tells() -> None:
     since = whole_hour(hours_ago=5)
     keep(since, stretch(0.1, **{"refused:queue_full": 1}), seconds=600)
     series = read_series(POOL, since, since + HOUR, least_seconds=600)
-    assert (series.seconds, series.covered, series.refusals) == (600, [10], [{"queue_full": 6.0}])
+    (row,) = (dict(zip(series.fields, row, strict=True)) for row in series.points)
+    assert (series.seconds, series.covered, row["refusals_per_second"]) == (600, [10], {"queue_full": 0.1})
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.contracts.ids import OwnerId
+from serving.contracts.ids import EngineId, OwnerId
 from serving.telemetry.intervals import IntervalRecorder, OwnerTotals, decode_batch, encode_batch
-from serving.telemetry.sketches import summarise
+from serving.telemetry.sketches import sketch_values, summarise
 from tests.telemetry.conftest import POOL, Clock
 
 
@@ -32,6 +32,28 @@ def test_flush_brings_what_was_measured_since_the_last_one(recorder: IntervalRec
     assert summarise(intervals.itl).p50 == pytest.approx(0.02, rel=0.01)
     assert (batch.sequence, batch.seconds) == (1, 0.5)
     assert recorder.flush() is None
+
+
+def test_the_shares_of_engines_add_up_to_the_whole_but_for_what_none_had(recorder: IntervalRecorder) -> None:
+    one, two = EngineId("one"), EngineId("two")
+    for engine_id, gap in ((one, 0.01), (two, 0.02), (two, 0.02)):
+        recorder.record_itl(gap, engine_id=engine_id)
+        recorder.count_submitted()
+        recorder.count_ended("finished:stop", was_running=False, engine_id=engine_id)
+    recorder.count_submitted()
+    recorder.count_ended("refused:queue_full", was_running=False)
+    batch = recorder.flush()
+    assert batch is not None
+    assert decode_batch(encode_batch(batch)) == batch
+    assert {id_: (share.intervals.itl.count, share.ended) for id_, share in batch.by_engine.items()} == {
+        one: (1, {"finished:stop": 1}),
+        two: (2, {"finished:stop": 2}),
+    }
+    assert batch.intervals.itl == sketch_values([0.01, 0.02, 0.02])
+    recorder.record_itl(0.01, engine_id=one)
+    second = recorder.flush()
+    assert second is not None
+    assert list(second.by_engine) == [one]
 
 
 def test_counts_are_of_the_batch_and_totals_since_the_start(recorder: IntervalRecorder) -> None:

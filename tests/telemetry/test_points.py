@@ -88,6 +88,8 @@ def test_pool_without_engines_is_all_nought() -> None:
     figures = {name: getattr(point, name) for name in POINT_FIELDS}
     for name in ("unix_seconds", "percentiles"):
         del figures[name]
+    named = ("waiting_by_priority", "refusals_per_second", "utilisation_by_engine", "memory_by_engine")
+    assert [figures.pop(name) for name in named] == [{}] * 4
     assert [figures.pop(name) for name in ("tunables_version", "step_ms", "prefix_hit_ratio")] == [None] * 3
     assert figures == dict.fromkeys(figures, 0)
 
@@ -114,21 +116,63 @@ def test_lanes_steps_and_outcomes_of_the_last_seconds_are_told() -> None:
     assert (point.aborted_per_second, point.goodput_per_second) == (0, 1.2)
 
 
-def test_live_frame_tells_priorities_refusals_objectives_and_events() -> None:
+def test_live_frame_tells_objectives_and_events() -> None:
     event = event_of(POOL, "engine_joined", at=1.0, subject="a")
-    live = live_frame_of(
+    live = live_frame_of(frame_of(slo=Objectives(ttft_ms=500.0, itl_ms=50.0), events=[event]))
+    sent = msgspec.json.decode(msgspec.json.encode(live))
+    assert (sent["slo"], sent["events"]) == ({"ttft_ms": 500.0, "itl_ms": 50.0}, [msgspec.to_builtins(event)])
+
+
+def test_who_waits_is_told_by_priority_and_who_is_yet_to_be_read_apart() -> None:
+    point = point_of(
         frame_of(
-            snapshot("a", waiting_by_priority={"0": 2, "5": 1, "other": 4}),
+            snapshot("a", waiting_by_priority={"0": 2, "5": 1, "other": 4, "7": 0}),
             snapshot("b", waiting_by_priority={"0": 1, "-3": 9}),
-            refusals={"queue_full": 3},
-            slo=Objectives(ttft_ms=500.0, itl_ms=50.0),
-            events=[event],
+            num_unread=6,
         )
     )
-    assert live.waiting_by_priority == {"-3": 9, "other": 4, "0": 3, "5": 1}
-    sent = msgspec.json.decode(msgspec.json.encode(live))
-    assert (sent["refusals"], sent["slo"]) == ({"queue_full": 3}, {"ttft_ms": 500.0, "itl_ms": 50.0})
-    assert sent["events"] == [msgspec.to_builtins(event)]
+    assert point.waiting_by_priority == {"-3": 9, "unread": 6, "other": 4, "0": 3, "5": 1}
+
+
+def test_of_many_priorities_and_reasons_the_largest_are_told_and_the_rest_together() -> None:
+    by_priority = {str(level): level + 1 for level in range(12)}
+    rates = {f"code_{number}": number + 0.004 for number in range(12)}
+    point = point_of(frame_of(snapshot("a", waiting_by_priority=by_priority), refusals_per_second=rates))
+    assert point.waiting_by_priority == {str(level): level + 1 for level in range(4, 12)} | {"other": 1 + 2 + 3 + 4}
+    assert point.refusals_per_second == {f"code_{number}": number for number in range(4, 12)} | {"other": 6.02}
+
+
+def test_tokens_of_the_long_lane_are_told_where_every_engine_tells_them() -> None:
+    told = snapshot("a", num_waiting_long=2, num_waiting_long_tokens=700)
+    older = snapshot("b")
+    assert point_of(frame_of(told, snapshot("b", num_waiting_long_tokens=50))).num_waiting_long_tokens == 750
+    # One in whose lane nobody waits has nothing to tell.
+    assert point_of(frame_of(told, older)).num_waiting_long_tokens == 700
+    assert point_of(frame_of(told, snapshot("b", num_waiting_long=1))).num_waiting_long_tokens is None
+
+
+def test_engines_are_told_apart_by_the_ends_of_their_ids() -> None:
+    on_gpu = snapshot("host-abcdef123456", accelerator_ratio=0.81234567, accelerator_memory_bytes=10**10)
+    on_cpu = snapshot("host-fedcba123456", busy_ratio=0.4, rss_bytes=7)
+    point = point_of(frame_of(on_gpu, on_cpu))
+    assert point.utilisation_by_engine == {"abcdef": 0.8123, "fedcba": 0.4}
+    assert point.memory_by_engine == {"abcdef": 10**10, "fedcba": 7}
+    alike = point_of(frame_of(snapshot("a-same"), snapshot("b-same", busy_ratio=1.0)))
+    assert alike.utilisation_by_engine == {"a-same": 0, "b-same": 1}
+
+
+def test_of_many_engines_eight_are_told_and_the_mean_of_the_others() -> None:
+    engines = [snapshot(f"engine-{number:02}", busy_ratio=number / 100, rss_bytes=number) for number in range(11)]
+    point = point_of(frame_of(*engines))
+    assert point.utilisation_by_engine == {f"{number:02}": number / 100 for number in range(8)} | {"other": 0.09}
+    assert point.memory_by_engine == {f"{number:02}": number for number in range(8)} | {"other": 9}
+
+
+def test_what_an_older_monitor_wrote_tells_nothing_of_what_it_did_not_know() -> None:
+    written = msgspec.to_builtins(point_of(frame_of(snapshot(waiting_by_priority={"0": 4}))))
+    older = msgspec.convert(written[: POINT_FIELDS.index("num_waiting_long_tokens")], Point)
+    assert (older.waiting_by_priority, older.refusals_per_second, older.num_waiting_long_tokens) == (None, None, None)
+    assert (older.utilisation_by_engine, older.memory_by_engine) == (None, None)
 
 
 def test_point_of_other_percentiles_is_not_decoded() -> None:

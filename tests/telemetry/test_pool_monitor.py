@@ -160,7 +160,7 @@ async def test_two_hundred_streams_given_up_at_once_leave_every_gauge_at_nought(
     await beat(redis, busy)
     live = live_frame_of(await next_frame(monitor, redis))
     assert (live.outcomes["running"], live.outcomes["waiting"], balance(live)) == (64, 136, 0)
-    assert (live.point.num_waiting_long, live.waiting_by_priority) == (9, by_priority)
+    assert (live.point.num_waiting_long, live.point.waiting_by_priority) == (9, by_priority)
     for number in range(200):
         recorder.count_ended("aborted", was_running=number < 64)
         if number == 120:  # a publication in the middle of it
@@ -173,7 +173,7 @@ async def test_two_hundred_streams_given_up_at_once_leave_every_gauge_at_nought(
     assert (live.outcomes["running"], live.outcomes["waiting"], live.outcomes["aborted"]) == (0, 0, 200)
     gauges = ("num_running", "num_waiting", "num_waiting_long", "num_waiting_tokens", "kv_used_ratio")
     assert [getattr(live.point, name) for name in gauges] == [0] * len(gauges)
-    assert live.waiting_by_priority == {}
+    assert live.point.waiting_by_priority == {}
 
 
 def balance(live: LiveFrame) -> int:
@@ -204,7 +204,6 @@ async def test_steps_outcomes_and_objectives_of_the_last_seconds_are_told(redis:
     assert batch is not None
     now, _ = await redis.time()
     await redis.xadd(keys.intervals(POOL), {keys.FIELD: encode_batch(batch)}, id=f"{(int(now) - 2) * 1000}-0")
-    await redis.hset(keys.rejections(), "invalid_api_key", "3")
     worked = {
         "steps_total": 50,
         "prefill_tokens_total": 5000,
@@ -217,7 +216,7 @@ async def test_steps_outcomes_and_objectives_of_the_last_seconds_are_told(redis:
     point = point_of(frame)
     assert (point.prefill_tokens_per_step, point.decode_tokens_per_step, point.step_ms) == (100, 8, 30)
     assert (point.preemptions_per_second, point.finished_per_second, point.refused_per_second) == (0.5, 4, 1)
-    assert frame.refusals == {"queue_full": 5, "rejected:invalid_api_key": 3}
+    assert (frame.refusals_per_second, point.refusals_per_second) == ({"queue_full": 1}, {"queue_full": 1})
     assert frame.slo == Objectives(ttft_ms=700.0, itl_ms=70.0)
 
 

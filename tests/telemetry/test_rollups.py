@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -11,6 +12,7 @@ from serving.telemetry.frames import INTERVAL_NAMES, POINT_FIELDS, Point
 from serving.telemetry.intervals import Intervals
 from serving.telemetry.rollups import (
     GAUGES,
+    NAMED_GAUGES,
     RollupContent,
     content_of,
     decode_content,
@@ -63,7 +65,54 @@ def test_gauges_have_a_mean_and_a_highest_over_points_that_tell_them() -> None:
 def test_every_number_of_a_point_is_a_gauge_or_counted_exactly() -> None:
     counted = {"finished", "refused", "failed", "aborted", "goodput"}
     rest = set(POINT_FIELDS) - set(GAUGES) - {f"{name}_per_second" for name in counted}
-    assert rest == {"unix_seconds", "tunables_version", "percentiles"}
+    assert rest == {"unix_seconds", "tunables_version", "percentiles", "refusals_per_second", *NAMED_GAUGES}
+
+
+def test_who_waits_by_priority_is_a_mean_over_all_points_that_told_of_any() -> None:
+    points = [
+        point_at(1.0, waiting_by_priority={"0": 4, "-1": 2}),
+        point_at(2.0, waiting_by_priority={}),
+        point_at(3.0),  # an older monitor's
+    ]
+    busy = stretch(points=points)
+    idle = stretch(points=[point_at(11.0, waiting_by_priority={}), point_at(12.0, waiting_by_priority={"0": 4})])
+    assert row(busy)["waiting_by_priority"] == {"0": 2, "-1": 1}
+    assert row(merge([busy, idle]))["waiting_by_priority"] == {"0": 2, "-1": 0.5}
+
+
+def test_an_engines_figures_are_means_over_the_points_in_which_it_lived() -> None:
+    points = [
+        point_at(1.0, utilisation_by_engine={"a": 0.5, "b": 1.0}, memory_by_engine={"a": 10, "b": 30}),
+        point_at(2.0, utilisation_by_engine={"a": 1.0}, memory_by_engine={"a": 20}),
+    ]
+    values = row(merge([stretch(points=points[:1]), stretch(points=points[1:])]))
+    assert values["utilisation_by_engine"] == {"a": 0.75, "b": 1.0}
+    assert values["memory_by_engine"] == {"a": 15, "b": 30}
+
+
+def test_what_no_point_told_of_by_name_is_none_and_not_nothing() -> None:
+    values = row(stretch(points=[point_at(1.0)]))
+    assert [values[name] for name in NAMED_GAUGES] == [None] * 3
+    assert row(stretch(points=[point_at(1.0, waiting_by_priority={})]))["waiting_by_priority"] == {}
+
+
+def test_refusals_of_a_row_are_counted_exactly_and_the_rarest_together() -> None:
+    counts = {f"refused:code_{number}": 10 * number for number in range(12)} | {"rejected:bad": 200, "finished:stop": 9}
+    rates = {"rejected:bad": 20.0} | {f"code_{number}": number for number in range(5, 12)}
+    assert row(stretch(**counts))["refusals_per_second"] == rates | {"other": 1 + 2 + 3 + 4}
+
+
+def test_of_many_names_those_told_of_longest_are_kept_and_the_others_together() -> None:
+    long = stretch(points=[point_at(at, utilisation_by_engine={"z": 0.5}) for at in (1.0, 2.0, 3.0)])
+    short = [stretch(points=[point_at(9.0, utilisation_by_engine={f"e{number:02}": 1.0})]) for number in range(30)]
+    kept = row(merge([long, *short]))["utilisation_by_engine"]
+    assert (len(kept), kept["z"], kept["e22"], kept["other"]) == (25, 0.5, 1.0, 1.0)
+
+
+def test_what_was_kept_before_there_were_figures_by_name_is_read() -> None:
+    older = msgspec.msgpack.encode({"seconds": 10, "counts": {"refused:queue_full": 5}})
+    values = row(merge([decode_content(older), stretch(points=[point_at(1.0, waiting_by_priority={"0": 3})])]))
+    assert (values["waiting_by_priority"], values["refusals_per_second"]) == ({"0": 3}, {"queue_full": 0.25})
 
 
 def test_sum_of_stretches_adds_counts_and_gauges() -> None:
@@ -101,5 +150,6 @@ def test_row_has_a_points_fields_and_none_for_what_was_not_measured() -> None:
 
 
 def test_content_survives_its_encoding() -> None:
-    content = stretch(0.1, 0.2, points=[point_at(1.0, num_running=8, step_ms=2.5)], submitted=2)
+    points = [point_at(1.0, num_running=8, step_ms=2.5, waiting_by_priority={"0": 3, "other": 1})]
+    content = stretch(0.1, 0.2, points=points, submitted=2)
     assert decode_content(encode_content(content)) == content

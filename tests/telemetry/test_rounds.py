@@ -11,11 +11,13 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from serving.contracts import keys
-from serving.contracts.ids import OwnerId, PoolName
-from serving.contracts.messages import Retune
+from serving.contracts.ids import EngineId, OwnerId, PoolName
+from serving.contracts.messages import AnnouncedTunables, Retune
+from serving.contracts.tunables import Tunables
 from serving.telemetry.books import read_books
 from serving.telemetry.intervals import IntervalRecorder
 from serving.telemetry.publisher import publish
+from serving.telemetry.reconciler import Trial
 from serving.telemetry.rounds import Rounds
 from tests.telemetry.actions import beat, sent_to, until
 from tests.telemetry.conftest import POOL, Clock, snapshot
@@ -34,6 +36,18 @@ async def rounds(redis: Redis, database: Database, clock: Clock) -> AsyncIterato
     rounds = Rounds(redis, stored_tunables=database.read, clock=clock)
     yield rounds
     await rounds.end()
+
+
+async def test_what_is_tried_is_known_as_the_database_said_last(rounds: Rounds, database: Database) -> None:
+    database.trial = Trial(EngineId("engine-1"), AnnouncedTunables(4, Tunables()), since=10.0)
+    await rounds.make_round()
+    assert rounds.trial_of(POOL) == database.trial
+    database.works = False
+    await rounds.make_round()
+    assert rounds.trial_of(POOL) == database.trial
+    database.works, database.trial = True, None
+    await rounds.make_round()
+    assert rounds.trial_of(POOL) is None
 
 
 def new_rounds(redis: Redis, database: Database) -> Rounds:

@@ -97,15 +97,15 @@ def test_counters_of_no_owner_count_by_their_growth_and_never_by_their_return() 
     assert tally.total(since=NOW + 2, until=NOW + 4) == {"rejected:invalid_api_key": 4}
 
 
-def test_refusals_of_the_last_minute_are_told_by_code() -> None:
+def test_refusals_of_the_last_seconds_are_told_by_code() -> None:
     tally, recorder = OutcomeTally(), owner()
     end(recorder, "refused:queue_full", 3)
     end(recorder, "finished:stop", 100)
-    tally.take_batch(flushed(recorder), at=NOW - 59)
-    tally.take_counters(books={}, rejections={}, at=NOW)
-    tally.take_counters(books={}, rejections={"invalid_api_key": 7}, at=NOW)
-    assert list(tally.refusals(now=NOW).items()) == [("rejected:invalid_api_key", 7), ("queue_full", 3)]
-    assert tally.refusals(now=NOW + 1) == {"rejected:invalid_api_key": 7}
+    tally.take_batch(flushed(recorder), at=NOW - 5)
+    tally.take_counters(books={}, rejections={}, at=NOW - 1)
+    tally.take_counters(books={}, rejections={"invalid_api_key": 7}, at=NOW - 1)
+    assert list(tally.refusals_per_second(now=NOW).items()) == [("rejected:invalid_api_key", 1.4), ("queue_full", 0.6)]
+    assert tally.refusals_per_second(now=NOW + 1) == {"rejected:invalid_api_key": 1.4}
 
 
 def test_what_is_older_than_a_quarter_of_an_hour_goes_and_so_do_owners() -> None:

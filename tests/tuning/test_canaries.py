@@ -17,11 +17,12 @@ from serving.contracts.tunables import Tunables
 from serving.management.commands.runmonitor import stored_tunables
 from serving.telemetry.reconciler import StoredForPool, Trial
 from serving.tuning import canaries, selectors, services
+from serving.tuning.canary_reading import CanaryReading, read_canary
 from serving.tuning.living import living_engines
 from serving.tuning.models import Canary, TunablesVersion
 from tests.telemetry.conftest import snapshot
 from tests.tuning.conftest import POOL
-from tests.tuning.engines import beat, sent_to
+from tests.tuning.engines import beat, sent_to, write_frame
 from tests.tuning.test_versions import UNREACHABLE
 
 TRIED = Tunables(max_running=8)
@@ -148,3 +149,57 @@ def test_a_canary_moves_once_from_the_engine_that_had_it(pool: str, redis: Redis
     trial = canaries.trial_of(pool)
     assert trial is not None
     assert trial.engine_id == "engine-3"
+
+
+def test_measuring_begins_anew_with_the_engine_that_it_moved_to(pool: str, redis: Redis) -> None:
+    beat(redis, "engine-1", "engine-2")
+    begin(redis)
+    began = Canary.objects.get().started_at
+    alive = beat(redis, "engine-2", "engine-3", steps_total=40)
+    assert canaries.move(pool, old=EngineId("engine-1"), new=EngineId("engine-3"), engines=alive)
+    moved = Canary.objects.get()
+    assert moved.started_at > began
+    assert {id_: counted["steps_total"] for id_, counted in moved.baseline.items()} == {"engine-2": 40, "engine-3": 40}
+
+
+def test_the_engine_that_is_chosen_tries_it(pool: str, redis: Redis) -> None:
+    first, second = beat(redis, "engine-1", "engine-2")
+    begin(redis, canary_engine="engine-2")
+    assert (sent_to(redis, first), sent_to(redis, second)) == ([], [Retune(2, TRIED)])
+    trial = canaries.trial_of(pool)
+    assert trial is not None
+    assert trial.engine_id == "engine-2"
+
+
+@pytest.mark.parametrize("engine", ["engine-3", "draining", "a\0b"])
+def test_an_engine_that_takes_no_work_is_refused_with_those_that_do(pool: str, redis: Redis, engine: str) -> None:
+    beat(redis, "engine-1", "engine-2")
+    beat(redis, "draining", state="draining")
+    with pytest.raises(InvalidValue, match="id of an engine that takes work: engine-1, engine-2, not") as caught:
+        begin(redis, canary_engine=engine)
+    assert caught.value.param == "canary engine"
+    assert selectors.current_version(pool).number == 1
+
+
+def test_the_comparison_is_of_this_trial_and_of_frames_that_are_new(pool: str, redis: Redis) -> None:
+    engines = beat(redis, "engine-1", "engine-2", steps_total=10, step_seconds_total=1.0)
+    begin(redis)
+    engines = beat(redis, "engine-1", steps_total=30, step_seconds_total=1.4, uptime_seconds=60.0) + engines[1:]
+    found = selectors.find_pool(pool)
+
+    def read(**changes: Any) -> CanaryReading:
+        write_frame(redis, **{"version": 2, "engine_id": "engine-1", **changes})
+        reading = read_canary(found, engines, redis)
+        assert reading is not None
+        return reading
+
+    reading = read()
+    assert (reading.seconds, reading.is_gone) == (30, False)
+    assert reading.tried.share.intervals.ttft_seconds.count == 40
+    assert reading.others.share.intervals.ttft_seconds.count == 50
+    assert (reading.tried.work.num_steps, reading.others.work.step_ms) == (20, None)
+    assert reading.tried.work.step_ms == pytest.approx(20.0)
+    for other in ({"version": 3}, {"engine_id": "engine-2"}, {"seconds_ago": 60.0}):
+        assert read(**other).seconds is None
+    canaries.take_to_all(pool, 2, reason="", author="ann", redis=redis)
+    assert read_canary(found, engines, redis) is None

@@ -12,7 +12,7 @@ from redis import Redis
 
 from serving.audit.models import AuditEvent
 from serving.contracts import keys
-from serving.contracts.errors import InvalidValue
+from serving.contracts.errors import InvalidValue, StaleVersion
 from serving.contracts.guardrails import GUARDRAIL_METRICS, GuardrailTerms, is_share
 from serving.contracts.ids import PoolName
 from serving.telemetry.conditions import METRICS
@@ -147,6 +147,24 @@ def test_missed_by_a_canary_it_takes_the_canary_back(pool: str, redis: Redis) ->
     assert selectors.current_tunables(pool).version == version.number == 3
     assert canaries.trial_of(pool) is None
     assert cast(Any, selectors.versions(pool)[1]).canary.ended_by == "guardrail"
+
+    assert version.reason == "version 2 rolled back: TTFT p95 on engine-1 was 812 ms, above 500 ms for 30 s"
+
+
+def test_called_off_the_version_stays_and_nothing_takes_it_back(pool: str, redis: Redis) -> None:
+    change(redis)
+    (watched,) = guardrails.watched()
+    guardrails.call_off(pool, 2, reason="load test", author="ben")
+    assert state() == ("called_off", "called off by ben: load test")
+    assert guardrails.take_back(watched.id, value=812.0, redis=redis) is None
+    assert selectors.current_version(pool).number == 2
+    audited = AuditEvent.objects.latest("pk")
+    assert (audited.action, audited.actor, audited.reason) == ("guardrail called off", "ben", "load test")
+    for number, why in ((2, "version 2 is watched no longer: its guardrail was called off"), (1, "has no guardrail")):
+        with pytest.raises(StaleVersion, match=why):
+            guardrails.call_off(pool, number, reason="", author="ben")
+    with pytest.raises(InvalidValue, match="reason must be"):
+        guardrails.call_off(pool, 2, reason="a\0b", author="ben")
 
 
 def test_a_canary_taken_to_all_is_watched_from_then_on(pool: str, redis: Redis) -> None:

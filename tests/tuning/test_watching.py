@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ from serving.contracts.messages import AnnouncedTunables, EngineSnapshot
 from serving.contracts.tunables import Tunables
 from serving.telemetry.books import Books
 from serving.telemetry.conditions import Condition
-from serving.telemetry.frames import WINDOWS_SECONDS, Frame, IntervalSummaries
+from serving.telemetry.frames import WINDOWS_SECONDS, Frame, IntervalSummaries, Share, Side, TrialFigures
 from serving.telemetry.reconciler import Trial
 from serving.telemetry.sketches import IntervalSummary
 from serving.tuning.guardrails import Watched
@@ -55,8 +55,8 @@ class FakeBook:
     async def take_back(self, guardrail_id: int, value: float) -> object:
         return self._end("taken back", guardrail_id, value)
 
-    async def move(self, pool: PoolName, old: EngineId, new: EngineId) -> bool:
-        self._note("moved", pool, old, new)
+    async def move(self, pool: PoolName, old: EngineId, new: EngineId, *, engines: Sequence[EngineSnapshot]) -> bool:
+        self._note("moved", pool, old, new, [engine.engine_id for engine in engines])
         trial = msgspec.structs.replace(self.standing.trials[pool], engine_id=new)
         self.standing = msgspec.structs.replace(self.standing, trials={pool: trial})
         return True
@@ -236,4 +236,52 @@ async def test_canary_moves_to_the_engine_that_was_restarted_and_not_at_once() -
     await show(watcher, START + 30, START + 39, engines=[old, new])
     assert book.acts == []
     await show(watcher, START + 39, START + 60, engines=[old, new])
-    assert book.acts == [("moved", POOL, "gone", "new")]
+    assert book.acts == [("moved", POOL, "gone", "new", ["old", "new"])]
+
+
+TRIAL = Trial(EngineId("canary"), AnnouncedTunables(2, Tunables()), since=START)
+
+
+def figures(*, ttft_ms: float, ended: dict[str, int] | None = None, version: int = 2) -> TrialFigures:
+    """What the canary's engine alone did in the last minute."""
+    intervals = IntervalSummaries(ttft_seconds=IntervalSummary(count=100, p95=ttft_ms / 1000))
+    share = Share(intervals=intervals, ended=ended or {})
+    return TrialFigures(
+        version=version, engine_id=TRIAL.engine_id, since=START, seconds=60, tried=Side(minute=share, whole=share)
+    )
+
+
+async def show_trial(watcher: Watcher, start: float, end: float, *, pool_ms: float, trial: TrialFigures | None) -> None:
+    at = start
+    while at < end:
+        await watcher(msgspec.structs.replace(frame(at, ttft_ms=pool_ms), trial=trial))
+        await watcher.settled()
+        at += 1.0
+
+
+async def test_a_version_on_one_engine_is_judged_by_that_engine_and_not_by_the_pool() -> None:
+    book = FakeBook(GUARDRAIL, trials={POOL: TRIAL})
+    watcher = Watcher(book)
+    await show_trial(watcher, START, START + 150, pool_ms=9000, trial=figures(ttft_ms=100))
+    assert book.acts == []
+    await show_trial(watcher, START + 150, START + 182, pool_ms=100, trial=figures(ttft_ms=812))
+    assert book.acts == [("missed since", 1, START + 150), ("taken back", 1, 812.0)]
+
+
+async def test_share_of_failed_requests_is_the_canary_engines_own() -> None:
+    condition = Condition(metric="error_ratio", bound=0.1, for_seconds=30.0)
+    book = FakeBook(dataclasses.replace(GUARDRAIL, condition=condition), trials={POOL: TRIAL})
+    watcher = Watcher(book)
+    bad = figures(ttft_ms=100, ended={"finished:stop": 30, "failed:internal_error": 10, "aborted": 50})
+    await show_trial(watcher, START + 55, START + 92, pool_ms=100, trial=bad)
+    assert book.acts == [("missed since", 1, START + 60), ("taken back", 1, 0.25)]
+
+
+@pytest.mark.parametrize("trial", [None, figures(ttft_ms=9000, version=3)])
+async def test_frames_that_do_not_tell_of_the_trial_judge_it_neither_way(trial: TrialFigures | None) -> None:
+    book = FakeBook(dataclasses.replace(GUARDRAIL, missed_since=START + 60), trials={POOL: TRIAL})
+    watcher = Watcher(book)
+    await show_trial(watcher, START + 61, START + 80, pool_ms=9000, trial=trial)
+    assert book.acts == []
+    await show_trial(watcher, START + 80, START + 92, pool_ms=100, trial=figures(ttft_ms=800))
+    assert book.acts == [("taken back", 1, 800.0)]

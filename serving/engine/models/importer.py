@@ -43,6 +43,8 @@ def import_model(source: Path | None, *, into: Path, name: str | None = None, re
     Raises `ImportProblem`, or `ModelFolderProblem` where the source or what is already there cannot be served.
     """
     target = into / _checked_name(name or _default_name(source))
+    if source is not None and not source.exists():
+        raise ImportProblem(f"{source} is neither a GGUF file nor a folder")
     try:
         into.mkdir(parents=True, exist_ok=True)
         with _locked(into):

@@ -8,9 +8,10 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
-from serving.admission.keys import SCOPES
+from serving.admission.keys import OFFERED_SCOPES
 from serving.admission.services import create_key
 from serving.contracts.errors import DomainError
+from serving.prepared import prepared_database
 
 
 class Command(BaseCommand):
@@ -22,7 +23,7 @@ class Command(BaseCommand):
         """Tenant, label, scopes, expiry."""
         parser.add_argument("tenant", nargs="?", default="default", help="made where there is none of that name")
         parser.add_argument("--label", default="", help="what the key is for")
-        parser.add_argument("--scopes", default="generate", help="separated by commas: " + ", ".join(SCOPES))
+        parser.add_argument("--scopes", default="generate", help="separated by commas: " + ", ".join(OFFERED_SCOPES))
         parser.add_argument("--expires-days", type=int, help="days until it ends; never without this")
 
     def handle(self, *_args: Any, **options: Any) -> None:
@@ -33,7 +34,8 @@ class Command(BaseCommand):
         expires_at = None if days is None else timezone.now() + datetime.timedelta(days=days)
         scopes = [scope.strip() for scope in options["scopes"].split(",") if scope.strip()]
         try:
-            key = create_key(options["tenant"], label=options["label"], scopes=scopes, expires_at=expires_at)
+            with prepared_database():
+                key = create_key(options["tenant"], label=options["label"], scopes=scopes, expires_at=expires_at)
         except DomainError as error:
             raise CommandError(error.message) from None
         self.stdout.write(key.text)

@@ -74,10 +74,11 @@ def _model_of(pool: str | None) -> str:
 
 
 def _own_key() -> str:
+    file = settings.FOOTPLATE_HOME / "first-run.json"
     try:
-        return str(json.loads((settings.FOOTPLATE_HOME / "first-run.json").read_text())["api_key"])
+        return str(json.loads(file.read_text())["api_key"])
     except (OSError, ValueError, KeyError):
-        raise CommandError("no --key given, and this server has no first-run.json to take one from") from None
+        raise CommandError(f"no --key given, and there is none in {file}; see FOOTPLATE_HOME") from None
 
 
 def _table(summary: dict[str, Any]) -> str:

@@ -15,7 +15,8 @@ class Command(BaseCommand):
 
     def handle(self, *_args: Any, **_options: Any) -> None:
         """Prepare; a problem is one line and exit status 1."""
-        from serving.config.bootstrap import StartProblem, prepare
+        from serving.config.bootstrap import prepare
+        from serving.config.home import StartProblem
 
         try:
             prepare(self.stdout.write)

@@ -7,10 +7,10 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from redis import Redis
-from redis.exceptions import RedisError
 
 from serving.config.pools import DEVICES, DTYPES
 from serving.config.presence import keep_log, presence
+from serving.config.valkey import RedisUnreachable, ping
 from serving.contracts.ids import PoolName
 from serving.contracts.messages import EngineSnapshot
 from serving.management.pools import configured_pool
@@ -41,6 +41,7 @@ class Command(BaseCommand):
         device, dtype = options["device"] or pool.device, options["dtype"] or pool.dtype
 
         # Only this process and those that import or measure a model pay for torch.
+        from serving.engine.warming import warm_up
         from serving.management.engine_runner import build_runner, weights_of
         from serving.worker.host import EngineBroken
         from serving.worker.lifecycle import EngineWorker, run_until_signalled
@@ -49,11 +50,12 @@ class Command(BaseCommand):
             return Redis.from_url(settings.REDIS_URL, socket_timeout=5, socket_connect_timeout=5)
 
         try:
-            connect().ping()
-        except (RedisError, OSError) as error:
-            raise CommandError(f"Redis cannot be reached at {settings.REDIS_URL}: {error}") from None
+            ping(settings.REDIS_URL)
+        except RedisUnreachable as problem:
+            raise CommandError(f"{problem}; `serve` runs one, REDIS_URL names another") from None
         logs = keep_log()  # what the loading of a model has to say belongs to its engine's log
         runner = build_runner(pool, device=device, dtype=dtype, engines_here=options["engines_here"])
+        warm_up(runner)
         worker = EngineWorker(
             runner,
             redis=connect,

@@ -26,5 +26,8 @@ class Command(BaseCommand):
     def handle(self, *_args: Any, **options: Any) -> None:
         """Work until told to stop."""
         from serving.config.jobs import run_jobs
+        from serving.prepared import check_prepared
 
-        raise SystemExit(run_jobs(with_beat=options["beat"]))
+        check_prepared(needs_secret=True)
+        if status := run_jobs(with_beat=options["beat"]):
+            raise SystemExit(status)

@@ -19,14 +19,15 @@ from redis.asyncio import Redis
 from serving.config.presence import presence
 from serving.contracts.errors import DomainError
 from serving.contracts.ids import PoolName
+from serving.prepared import check_prepared
 from serving.telemetry.alert_rules import rules_in_force
-from serving.telemetry.alerts import AlertWatcher
+from serving.telemetry.alerts import AlertWatcher, ToWatch
 from serving.telemetry.feed import broadcast
 from serving.telemetry.monitor import Monitor
 from serving.telemetry.reconciler import StoredForPool
 from serving.telemetry.rounds import StoredTunables
 from serving.tuning.canaries import trial_of
-from serving.tuning.selectors import current_tunables, pool_names
+from serving.tuning.selectors import configured_pool_names, current_tunables
 from serving.tuning.watch_book import DatabaseBook
 from serving.tuning.watching import Watcher
 
@@ -40,6 +41,7 @@ class Command(BaseCommand):
 
     def handle(self, *_args: Any, **_options: Any) -> None:
         """Run until told to stop; then exit with status 0."""
+        check_prepared()
         asyncio.run(_run_monitor(settings.REDIS_URL))
 
 
@@ -51,7 +53,7 @@ async def _run_monitor(redis_url: str) -> None:
     blocking = BlockingRedis.from_url(redis_url, socket_timeout=5.0, socket_connect_timeout=2.0)
     watcher = Watcher(DatabaseBook(blocking))
     async with Redis.from_url(redis_url, socket_timeout=5.0, socket_connect_timeout=2.0) as redis:
-        alerts = AlertWatcher(redis, read_rules=_database(rules_in_force, "alert-rules"))
+        alerts = AlertWatcher(redis, read=_database(to_watch, "alert-rules"))
         monitor = Monitor(
             redis,
             stored_tunables=_database(stored_tunables, "database"),
@@ -73,8 +75,13 @@ def _database(question: Callable[[], T], name: str) -> Callable[[], Awaitable[T]
 
 
 def stored_tunables() -> StoredTunables:
-    """What every pool should run, as the database tells at this moment. Blocking."""
-    return {name: _tunables_or_none(name) for name in pool_names()}
+    """What every configured pool should run, as the database tells at this moment. Blocking."""
+    return {name: _tunables_or_none(name) for name in configured_pool_names()}
+
+
+def to_watch() -> ToWatch:
+    """What alerts are to be raised of, as the database tells at this moment. Blocking."""
+    return ToWatch(rules_in_force(), configured_pool_names())
 
 
 def _tunables_or_none(pool: PoolName) -> StoredForPool | None:

@@ -17,7 +17,9 @@ class Command(BaseCommand):
         """Serve; a problem at the start is one line and exit status 1."""
         from serving.config.web import WebCannotStart, run_web
         from serving.config.web_server import AddressInUse
+        from serving.prepared import check_prepared
 
+        check_prepared(needs_secret=True)
         try:
             run_web()
         except (AddressInUse, WebCannotStart) as problem:

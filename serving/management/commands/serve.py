@@ -23,7 +23,7 @@ class Command(BaseCommand):
 
     def handle(self, *_args: Any, **options: Any) -> None:
         """Serve; a problem at the start is one line and exit status 1."""
-        from serving.config.bootstrap import StartProblem
+        from serving.config.home import StartProblem
         from serving.config.processes import stop_with_parent
         from serving.config.stack import serve
 

@@ -18,15 +18,20 @@ export function linesOf(alerts) {
 }
 
 /**
- * Nothing is drawn anew where nothing changed: a screen reader is told of changes alone.
+ * Nothing is drawn anew where nothing changed: a screen reader is told of changes alone. What was told last stays,
+ * marked so, while nobody knows (null).
  *
  * @param {HTMLElement} banner
- * @returns {(alerts: Alert[]) => void}
+ * @returns {(alerts: Alert[] | null) => void}
  */
 export function createBanner(banner) {
   const list = find(banner, "ul");
+  const stale = create("span", { className: "stale", text: "not up to date", hidden: true });
+  list.after(stale);
   let told = "";
   return (alerts) => {
+    show(stale, alerts === null);
+    if (alerts === null) return;
     const lines = linesOf(alerts);
     if (lines.join("\n") === told) return;
     told = lines.join("\n");
@@ -42,11 +47,11 @@ function watch(banner) {
     if (document.visibilityState !== "visible") return;
     try {
       const answer = await fetch(banner.dataset.url ?? "", { headers: { accept: "application/json" } });
-      // Who is signed out is sent to another page, and without Redis nobody knows: what was told last stays.
+      // Who is signed out is sent to another page, and without Redis nobody knows.
       const { alerts } = answer.ok && !answer.redirected ? await answer.json() : { alerts: null };
-      if (alerts !== null) render(alerts);
+      render(alerts);
     } catch {
-      // The server is away: the next time tells.
+      render(null); // The server is away: the next time tells.
     }
   };
   ask();

@@ -8,10 +8,18 @@
  * @typedef {import("./panel.js").Panel} Panel
  * @typedef {import("./source.js").Source} Source
  * @typedef {import("./chart_options.js").Palette} Palette
+ * @typedef {import("./figures.js").Figures} Figures
+ *
+ * @typedef {object} Snapshot
+ * @property {Source} source
+ * @property {Panel[]} open those that are neither hidden nor folded away, drawn as of now
+ * @property {Table[]} tables all that there are, with all their names
+ * @typedef {{place: "folded" | "hidden" | "open", group: string} & Pick<Panel, "spec" | "title"> & Figures} Table
  */
 import { CHARTS, COLORS } from "./chart_specs.js";
 import { deedOf } from "./crosshair.js";
-import { byId, find, setText } from "./dom.js";
+import { byId, find, setData, setText } from "./dom.js";
+import { figuresOf } from "./figures.js";
 import { clock } from "./format.js";
 import { watchGestures } from "./gestures.js";
 import { knownVersions, linesNear, marksOf } from "./marks.js";
@@ -98,7 +106,7 @@ export function createBoard(root, { requestRender, dispatch, getState }) {
     const known = knownVersions(state);
     const inForce = source.versions();
     return (/** @type {Panel} */ { spec }) => ({
-      series: spec.series.map(source.read),
+      ...figuresOf(spec, source),
       objectives:
         spec.objective === undefined
           ? []
@@ -120,8 +128,12 @@ export function createBoard(root, { requestRender, dispatch, getState }) {
       const { from, to } = source.stretch;
       const second = hovered !== null && hovered >= from && hovered <= to ? hovered : null;
       for (const [index, panel] of panels.entries()) {
-        if (!panel.isVisible) continue;
+        const isOptional = panel.spec.named?.leastNames !== undefined;
+        // What is not there is in nobody's sight either, until there is a use for it.
+        if (!panel.isVisible && !isOptional) continue;
         Object.assign(panel, readPanel(panel));
+        if (isOptional) setData(panel.element, "absent", String(panel.isAbsent));
+        if (!panel.isVisible) continue;
         if (panel.shows !== shows || isDue(panel, { source, now })) {
           marks ??= marksOf(source, state);
           drawPanel(panel, { source, marks, isKnown: isKnown(state, source) });
@@ -133,21 +145,32 @@ export function createBoard(root, { requestRender, dispatch, getState }) {
         renderCrosshair(panel, second);
       }
     },
-    /** Those that are neither hidden nor folded away, drawn as of now. @returns {{panels: Panel[], source: Source}} */
+    /** @returns {Snapshot} */
     snapshot() {
       const state = getState();
       const source = sourceOf(state);
-      const open = panels.filter(({ canvas }) => canvas.clientWidth > 0);
       const readPanel = read(source, state);
       const marks = marksOf(source, state);
+      for (const panel of panels) Object.assign(panel, readPanel(panel));
+      const open = panels.filter((panel) => placeOf(panel).place === "open" && !panel.isAbsent);
       for (const panel of open) {
-        Object.assign(panel, readPanel(panel));
         drawPanel(panel, { source, marks, isKnown: isKnown(state, source) });
         renderFigures(panel, { second: hovered, step: source.step });
       }
-      return { panels: open, source };
+      const tables = panels
+        .map((panel) => ({ ...placeOf(panel), ...figuresOf(panel.spec, source, { mostNames: Infinity }) }))
+        .filter(({ isAbsent }) => !isAbsent);
+      return { open, tables, source };
     },
   };
+}
+
+/** @param {Panel} panel @returns {Omit<Table, keyof Figures>} */
+function placeOf({ spec, title, element }) {
+  const group = /** @type {HTMLDetailsElement} */ (element.closest("details.group"));
+  // A folded chart has its size all the same.
+  const place = !group.open ? "folded" : element.hidden ? "hidden" : "open";
+  return { spec, title, place, group: find(group, "h2").textContent ?? "" };
 }
 
 /** @param {State} state @param {Source} source */

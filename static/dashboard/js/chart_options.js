@@ -15,8 +15,21 @@ import { figure, tick } from "./measures.js";
 
 const AXIS_WIDTH = 46;
 const DAY_SECONDS = 86_400;
-export const DASHES = { solid: [], thin: [], dash: [5, 3], dot: [1.5, 2.5] };
-export const WIDTHS = { solid: 1.75, thin: 1, dash: 1.25, dot: 1.5 };
+export const DASHES = {
+  solid: [],
+  thin: [],
+  dash: [5, 3],
+  dot: [1.5, 2.5],
+  long: [10, 3],
+  dashdot: [7, 2.5, 1.5, 2.5],
+  dashdots: [7, 2.5, 1.5, 2.5, 1.5, 2.5],
+  pair: [3, 2, 3, 6],
+  sparse: [1.5, 5],
+};
+export const WIDTHS = {
+  ...{ solid: 1.75, thin: 1, dash: 1.25, dot: 1.5 },
+  ...{ long: 1.25, dashdot: 1.25, dashdots: 1.25, pair: 1.25, sparse: 1.75 },
+};
 
 /** @param {SeriesSpec} series @param {Palette} palette */
 export function datasetOf(series, palette) {

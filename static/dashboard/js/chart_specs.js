@@ -1,10 +1,11 @@
 /**
  * Which charts there are, in which groups, and what they draw.
  *
- * @typedef {"dash" | "dot" | "solid" | "thin"} Line told apart by more than colour
+ * @typedef {"dash" | "dashdot" | "dashdots" | "dot" | "long" | "pair" | "solid" | "sparse" | "thin"} Line told apart by
+ *   more than colour
  *
  * @typedef {object} SeriesSpec
- * @property {string} label
+ * @property {string} label empty where it is a place for a name
  * @property {string} color its key in `COLORS`, and the swatch's in the style sheet
  * @property {Line} line
  * @property {string} [fill] likewise
@@ -23,8 +24,10 @@
  * @property {boolean} [isNothingAtZero] whether zero all the time is to be said in words
  * @property {boolean} [stacked] each series stands on those before it
  * @property {string} [objective] the tunable, in milliseconds, that is drawn as a line
+ * @property {import("./named.js").Naming} [named] draws what points tell by name, in the places of its series
  * @property {SeriesSpec[]} series
  */
+import { MEMORY_BY_ENGINE, PRIORITIES, REFUSALS, UTILISATION_BY_ENGINE } from "./named_charts.js";
 
 /** CSS variables by the names that specifications use. */
 export const COLORS = /** @type {const} */ ({
@@ -43,7 +46,9 @@ export const COLORS = /** @type {const} */ ({
   p95: "chart-p95",
   p99: "chart-p99",
   percentileFill: "chart-percentile-fill",
+  percentileSolid: "chart-percentile-solid",
   objective: "chart-objective",
+  objectiveSolid: "chart-objective-solid",
   grid: "chart-grid",
   ink: "chart-ink",
   marker: "chart-marker",
@@ -94,8 +99,12 @@ export const CHARTS = [
     measure: "tokens",
     leastStep: 1,
     leastTop: 100,
-    series: [{ label: "waiting", field: "num_waiting_tokens", color: "wait", line: "solid", fill: "waitFill" }],
+    series: [
+      { label: "all", field: "num_waiting_tokens", color: "wait", line: "solid", fill: "waitFill" },
+      { label: "long", field: "num_waiting_long_tokens", color: "prompt", line: "dash" },
+    ],
   },
+  PRIORITIES,
   percentileChart("ttft", "ttft_seconds", "slo_ttft_ms"),
   percentileChart("itl", "itl_seconds", "slo_itl_ms"),
   percentileChart("e2e", "e2e_seconds"),
@@ -140,6 +149,7 @@ export const CHARTS = [
     leastTop: 1,
     series: [{ label: "a second", field: "preemptions_per_second", color: "wait", line: "solid", fill: "waitFill" }],
   },
+  UTILISATION_BY_ENGINE,
   {
     id: "kv",
     measure: "ratio",
@@ -163,6 +173,7 @@ export const CHARTS = [
     leastTop: 64 * 2 ** 20,
     series: [{ label: "in use", field: "memory_bytes", color: "load", line: "solid", fill: "loadFill" }],
   },
+  MEMORY_BY_ENGINE,
   {
     id: "goodput",
     isNothingAtZero: true,
@@ -185,6 +196,7 @@ export const CHARTS = [
       { label: "failed", field: "failed_per_second", color: "alert", line: "dot", fill: "restSolid" },
     ],
   },
+  REFUSALS,
 ];
 
 /**

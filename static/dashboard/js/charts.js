@@ -13,6 +13,7 @@
  * @property {number} from
  * @property {number} to
  * @property {Series[]} series
+ * @property {string[]} labels one a series
  * @property {Mark[]} marks
  * @property {Objective[]} objectives
  *
@@ -30,7 +31,7 @@ import { annotationsOf } from "./mark_annotations.js";
 import { linesNear } from "./marks.js";
 import { axisReach, createObjectiveLine } from "./objective_line.js";
 import { byteAxis, durationAxis, timeAxis, valueAxis } from "./scale.js";
-import { stackedUp } from "./source.js";
+import { NOTHING, stackedUp } from "./source.js";
 import { Chart } from "./vendor.js";
 
 const MARK_REACH = 5;
@@ -45,7 +46,7 @@ const LEAST_LABELLED_HEIGHT = 130;
 export function createChart(canvas, spec, palette) {
   let colors = palette;
   /** @type {Drawing} */
-  let drawing = { from: 0, to: 1, series: [], marks: [], objectives: [] };
+  let drawing = { from: 0, to: 1, series: [], labels: [], marks: [], objectives: [] };
   const makeAxis = { seconds: durationAxis, bytes: byteAxis }[/** @type {string} */ (spec.measure)] ?? valueAxis;
   const axisOf = (/** @type {number} */ largest) => makeAxis(largest, spec);
   const axes = { value: axisOf(0), time: timeAxis(0, 1, 0) };
@@ -79,10 +80,13 @@ export function createChart(canvas, spec, palette) {
       drawing = next;
       const places = spec.stacked ? stackedUp(next.series) : next.series;
       let largest = -1;
-      places.forEach((place, index) => {
-        largest = Math.max(largest, fill(datasets[index].data, place, next.series[index]));
+      datasets.forEach((dataset, index) => {
+        dataset.label = next.labels[index] ?? "";
+        largest = Math.max(largest, fill(dataset.data, places[index] ?? NOTHING, next.series[index] ?? NOTHING));
       });
-      axes.value = axisOf(axisReach(Math.max(0, largest), next.objectives));
+      // Shares that are rounded come to a little more than the whole.
+      const reach = spec.measure === "ratio" ? Math.min(1, largest) : largest;
+      axes.value = axisOf(axisReach(Math.max(0, reach), next.objectives));
       axes.time = timeAxis(next.from, next.to, -60 * new Date(next.to * 1000).getTimezoneOffset());
       Object.assign(options.scales.x, { min: next.from, max: next.to });
       options.scales.y.max = axes.value.top;

@@ -4,10 +4,13 @@
  * @typedef {import("./types.js").PointRow} PointRow
  * @typedef {import("./types.js").Percentiles} Percentiles
  */
+import { NAMED_FIELDS } from "./named.js";
+
+const NESTED = ["percentiles", ...NAMED_FIELDS];
 
 /**
  * @typedef {object} Shape
- * @property {string[]} fields in a point's order; `percentiles` among them is the nested one
+ * @property {string[]} fields in a point's order; `percentiles` and what is told by name are nested, and no columns
  * @property {number} numWindows
  * @property {string[]} intervals
  * @property {number[]} percentiles
@@ -38,7 +41,7 @@ export function emptyColumn(length) {
  * @returns {Columns}
  */
 export function createColumns(shape, length) {
-  const names = [...shape.fields.filter((field) => field !== "percentiles"), ...percentileNames(shape)];
+  const names = [...shape.fields.filter((field) => !NESTED.includes(field)), ...percentileNames(shape)];
   return new Map(names.map((name) => [name, emptyColumn(length)]));
 }
 
@@ -75,10 +78,13 @@ export function percentileColumnOf(columns, which) {
 export function createCutter(shape) {
   const names = percentileNames(shape);
   const nestedIndex = shape.fields.indexOf("percentiles");
+  const plain = shape.fields
+    .map((name, index) => /** @type {[name: string, index: number]} */ ([name, index]))
+    .filter(([name]) => !NESTED.includes(name));
   return (row) => {
     const nested = /** @type {Percentiles | null | undefined} */ (row[nestedIndex]);
     const measured = (nested ?? []).flat(2);
-    const scalars = shape.fields.flatMap((name, index) => (index === nestedIndex ? [] : [cell(name, row[index])]));
+    const scalars = plain.map(([name, index]) => cell(name, row[index]));
     return [...scalars, ...names.map((name, index) => cell(name, measured[index]))];
   };
 }

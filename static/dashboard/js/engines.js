@@ -9,6 +9,8 @@ import { bytes, count, duration, milliseconds, percent } from "./format.js";
 import { shown } from "./selectors.js";
 
 const NUM_COLUMNS = 11;
+/** The end of an id, which tells engines of one host apart. */
+const ID_LENGTH = 12;
 
 /**
  * @param {HTMLElement} body
@@ -35,8 +37,13 @@ export function createEngines(body) {
       if (engines.map((engine) => engine.engine_id).join() !== [...rows.keys()].join() || body.childElementCount === 0)
         rebuild(engines);
       setText(summary, engines.length === 1 ? "1 engine" : `${engines.length} engines`);
+      // While one engine tries a version, the others are not behind with it.
+      const expected = frame.trial ? frame.announced_version : storedVersion;
       for (const engine of engines)
-        fill(/** @type {HTMLElement[]} */ (rows.get(engine.engine_id)), engine, storedVersion);
+        fill(/** @type {HTMLElement[]} */ (rows.get(engine.engine_id)), engine, {
+          expected,
+          isCanary: frame.trial?.engine_id === engine.engine_id,
+        });
     },
   };
 }
@@ -50,19 +57,24 @@ function createCells() {
   return [name, state, ...others];
 }
 
-/** @param {HTMLElement[]} cells @param {EngineSnapshot} engine @param {number | null} storedVersion */
-function fill(cells, engine, storedVersion) {
+/**
+ * @param {HTMLElement[]} cells
+ * @param {EngineSnapshot} engine
+ * @param {{expected: number | null, isCanary: boolean}} standing the version that it should run, or a later one
+ */
+function fill(cells, engine, { expected, isCanary }) {
   const [name, state, device, version, running, waiting, kv, load, memory, step, uptime] = cells;
   setText(name.children[0], engine.name);
-  setText(name.children[1], engine.engine_id === engine.name ? "" : engine.engine_id.slice(0, 12));
+  setText(name.children[1], engine.engine_id === engine.name ? "" : engine.engine_id.slice(-ID_LENGTH));
   const standing = engine.leaves ? "leaving" : engine.state;
   setText(state.children[0], standing);
   /** @type {HTMLElement} */ (state.children[0]).dataset.state = standing;
   const backend = engine.backend && `${engine.backend} backend`;
   setText(device, [engine.device, engine.dtype, backend].filter((part) => part).join(" · "));
-  const isBehind = storedVersion !== null && engine.tunables_version < storedVersion;
+  const isBehind = expected !== null && engine.tunables_version < expected;
   version.classList.toggle("behind", isBehind);
-  setText(version, isBehind ? `v${engine.tunables_version} of v${storedVersion}` : `v${engine.tunables_version}`);
+  const own = `v${engine.tunables_version}`;
+  setText(version, isBehind ? `${own} of v${expected}` : isCanary ? `${own}, tried` : own);
   setText(running, count(engine.num_running));
   setText(waiting, count(engine.num_waiting));
   setText(kv, percent(engine.kv_blocks_total ? engine.kv_blocks_used / engine.kv_blocks_total : null));

@@ -1,12 +1,13 @@
 /**
- * What the charts show, as a picture or a table to keep.
+ * What the charts show, as a picture or a table to keep: the picture has what is open on the page, the table all that
+ * there is of the time in view.
  *
- * @typedef {import("./panel.js").Panel} Panel
+ * @typedef {import("./board.js").Snapshot} Snapshot
  * @typedef {import("./source.js").Source} Source
  */
 import { csvOf } from "./csv.js";
 import { byId, create, setText, show } from "./dom.js";
-import { rowsOf } from "./export_rows.js";
+import { leftOutWords, offerWords, rowsOf, titleWords } from "./export_rows.js";
 import { clock } from "./format.js";
 import { paintPicture } from "./picture.js";
 import { readColors } from "./theme.js";
@@ -16,48 +17,51 @@ const EVERYTHING = "";
 /**
  * @param {object} parts
  * @param {string} parts.pool
- * @param {() => {panels: Panel[], source: Source}} parts.snapshot what is neither hidden nor folded away
+ * @param {() => Snapshot} parts.snapshot
  */
 export function createExports({ pool, snapshot }) {
   const menu = byId("export");
   const what = /** @type {HTMLSelectElement} */ (byId("export-what"));
+  const offered = byId("export-offered");
   const problem = byId("export-problem");
 
   menu.addEventListener("toggle", (event) => {
     if (/** @type {ToggleEvent} */ (event).newState !== "open") return;
     show(problem, false);
     const chosen = what.value;
-    const { panels } = snapshot();
+    const { tables } = snapshot();
     what.replaceChildren(
-      create("option", { value: EVERYTHING, text: `all ${panels.length} charts that are open` }),
-      ...panels.map(({ spec, title }) => create("option", { value: spec.id, text: title })),
+      create("option", { value: EVERYTHING, text: "all charts" }),
+      ...tables.map((table) => create("option", { value: table.spec.id, text: titleWords(table) })),
     );
-    what.value = panels.some(({ spec }) => spec.id === chosen) ? chosen : EVERYTHING;
+    what.value = tables.some(({ spec }) => spec.id === chosen) ? chosen : EVERYTHING;
+    setText(offered, offerWords(tables));
   });
+  what.addEventListener("change", () => show(problem, false));
 
-  function chosen() {
-    const { panels, source } = snapshot();
-    const wanted = panels.filter(({ spec }) => what.value === EVERYTHING || spec.id === what.value);
-    if (wanted.length === 0) {
-      setText(problem, "No chart is open: unfold a group, or tick one under Charts.");
-      show(problem, true);
-      return null;
-    }
-    return { panels: wanted, source, name: nameOf(pool, what.value || "charts", source) };
-  }
+  /** @template {{spec: {id: string}}} Each @param {Each[]} all */
+  const chosenOf = (all) => all.filter(({ spec }) => what.value === EVERYTHING || spec.id === what.value);
 
   byId("export-png").addEventListener("click", () => {
-    const found = chosen();
-    if (found === null) return;
-    const { stretch } = found.source;
-    const day = new Date(stretch.from * 1000).toDateString();
-    const title = `${pool} · ${day} ${clock(stretch.from)} – ${clock(stretch.to)}`;
+    const { open, tables, source } = snapshot();
+    const panels = chosenOf(open);
+    show(problem, panels.length === 0);
+    if (panels.length === 0) {
+      setText(problem, "It is not open: unfold its group, or tick it under Charts. The table has it all the same.");
+      return;
+    }
+    const { from, to } = source.stretch;
+    const title = `${pool} · ${new Date(from * 1000).toDateString()} ${clock(from)} – ${clock(to)}`;
+    const note = leftOutWords(chosenOf(tables));
     const colors = readColors(["surface", "ink", "ink-quiet"]);
-    paintPicture(found.panels, { title, colors }).toBlob((blob) => blob && offer(blob, `${found.name}.png`));
+    const name = nameOf(pool, what.value || "charts", source);
+    paintPicture(panels, { title, note, colors }).toBlob((blob) => blob && offer(blob, `${name}.png`));
   });
   byId("export-csv").addEventListener("click", () => {
-    const found = chosen();
-    if (found !== null) offer(new Blob([csvOf(rowsOf(found.panels))], { type: "text/csv" }), `${found.name}.csv`);
+    show(problem, false);
+    const { tables, source } = snapshot();
+    const blob = new Blob([csvOf(rowsOf(chosenOf(tables)))], { type: "text/csv" });
+    offer(blob, `${nameOf(pool, what.value || "charts", source)}.csv`);
   });
 }
 

@@ -2,6 +2,7 @@
 import { find, setText, show } from "./dom.js";
 
 const LOOK_MS = 2000;
+const LOOK_AGAIN_MS = 5000;
 const ADVICE = "Short chats, six at a time, for half a minute.";
 
 /** @typedef {{author?: string, seconds_left?: number}} Sent */
@@ -25,12 +26,20 @@ function follow(form) {
   async function look() {
     clearTimeout(timer);
     const sent = await read(state);
+    // What was told last stays until the server says otherwise.
+    if (sent === null) return lookIn(LOOK_AGAIN_MS);
     const isSent = sent.seconds_left !== undefined;
     show(start, !isSent);
     show(stop, isSent);
     setText(words, inWords(sent));
     // Somebody else may begin at any moment, but nobody needs to know at once.
-    if (isSent && !document.hidden) timer = setTimeout(look, LOOK_MS);
+    if (isSent) lookIn(LOOK_MS);
+  }
+
+  /** @param {number} ms */
+  function lookIn(ms) {
+    clearTimeout(timer);
+    if (!document.hidden) timer = setTimeout(look, ms);
   }
 
   document.addEventListener("visibilitychange", () => {
@@ -39,13 +48,17 @@ function follow(form) {
   void look();
 }
 
-/** @param {string} address @returns {Promise<Sent>} */
-async function read(address) {
+/**
+ * @param {string} address
+ * @param {typeof globalThis.fetch} [fetch]
+ * @returns {Promise<Sent | null>} null where the server does not say
+ */
+export async function read(address, fetch = globalThis.fetch) {
   try {
     const response = await fetch(address, { headers: { Accept: "application/json" } });
-    return response.ok && !response.redirected ? await response.json() : {};
+    return response.ok && !response.redirected ? await response.json() : null;
   } catch {
-    return {};
+    return null;
   }
 }
 

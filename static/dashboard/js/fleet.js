@@ -1,9 +1,10 @@
 /** The Fleet pages keep themselves up to date: the server's own rendering, asked for again while somebody looks. */
 import { byId, find, setText } from "./dom.js";
 import { morph } from "./morph.js";
-import { readPart } from "./parts.js";
+import { readPart, SignedOut } from "./parts.js";
 
 const EVERY_MS = 3000;
+const SILENT = "the server does not answer as it should. Trying again.";
 
 /**
  * @typedef {object} Parts
@@ -29,8 +30,9 @@ export async function refreshOnce({ load, isWatched, isHeld, say, show, clock, s
     show(region);
     say("");
     return clock();
-  } catch {
-    say(`Not refreshed since ${since}: the server does not answer as it should. Trying again.`);
+  } catch (error) {
+    const why = error instanceof SignedOut ? "you are signed out. Reload the page to sign in." : SILENT;
+    say(`Not refreshed since ${since}: ${why}`);
     return since;
   }
 }

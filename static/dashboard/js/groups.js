@@ -30,6 +30,9 @@ export function createGroups(root, menu, dispatch) {
   }
   /** @type {unknown} */
   let seen = null;
+  menu.addEventListener("beforetoggle", () => {
+    for (const { figure, label } of charts) show(label, figure.dataset.absent !== "true");
+  });
   return {
     render({ folded, hidden }) {
       const shows = `${folded} ${hidden}`;

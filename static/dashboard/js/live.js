@@ -3,7 +3,6 @@
  *
  * @typedef {import("./state.js").State} State
  */
-import { createPriorities, createRefusals } from "./bars.js";
 import { createBoard } from "./board.js";
 import { byId } from "./dom.js";
 import { createEngines } from "./engines.js";
@@ -21,6 +20,7 @@ import { initialState } from "./state.js";
 import { createStatus } from "./status.js";
 import { createStore } from "./store.js";
 import { createTiles } from "./tiles.js";
+import { createTrialNotice } from "./trial_notice.js";
 import { createVersions } from "./versions.js";
 import { createViewControls, readChoices } from "./view_controls.js";
 
@@ -41,8 +41,6 @@ function start(root) {
     createGroups(byId("charts"), byId("choose-charts"), dispatch),
     board,
     createMarksList(byId("marks"), board),
-    createPriorities(byId("priorities")),
-    createRefusals(byId("refusals")),
     createPastReader({ url: historyUrl, dispatch }),
     createLevers(byId("levers"), dispatch),
     createProposalPanel(byId("levers"), { dispatch, apply: link.apply, getState: store.getState }),
@@ -52,6 +50,7 @@ function start(root) {
       problem: byId("versions-error"),
     }),
     createEngines(byId("engines")),
+    createTrialNotice(byId("trial-notice"), byId("trial-words")),
   ];
   createExports({ pool, snapshot: board.snapshot });
   // Whoever may not ask the model has no box for it.

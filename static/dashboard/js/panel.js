@@ -17,11 +17,15 @@
  * @property {HTMLCanvasElement} canvas
  * @property {HTMLElement} crosshair
  * @property {HTMLElement} none what is said where there is nothing to draw
- * @property {HTMLElement[]} figures one a series
+ * @property {HTMLElement[]} legends one a place for a series
+ * @property {HTMLElement[]} figures likewise
  * @property {string[]} told what they say, as to ask them costs more than all the rest
  * @property {HTMLElement} objective the objective's figure
  * @property {ChartView} view
  * @property {Series[]} series what is to be seen
+ * @property {string[]} labels one a series
+ * @property {boolean} isTold whether points tell of it at all
+ * @property {boolean} isAbsent whether there is no use for it
  * @property {Objective[]} objectives
  * @property {boolean} isMain
  * @property {boolean} isVisible
@@ -45,9 +49,12 @@ import { NOTHING, placeAt } from "./source.js";
 export function createPanel(root, spec, palette) {
   const element = find(root, `[data-chart="${spec.id}"]`);
   const list = find(element, ".figures");
-  const figures = spec.series.map(({ label, color, line }) => {
+  const legends = spec.series.map(({ label, color, line }) =>
+    create("dt", { text: label, data: { series: color, line } }),
+  );
+  const figures = legends.map((legend) => {
     const value = create("dd", { text: "–" });
-    list.append(create("div", {}, [create("dt", { text: label, data: { series: color, line } }), value]));
+    list.append(create("div", {}, [legend, value]));
     return value;
   });
   const canvas = /** @type {HTMLCanvasElement} */ (find(element, "canvas"));
@@ -59,11 +66,15 @@ export function createPanel(root, spec, palette) {
     canvas,
     crosshair: find(element, ".crosshair"),
     none: find(element, ".chart-none"),
+    legends,
     figures,
     told: [],
     objective: find(element, ".chart-objective"),
     view: createChart(canvas, spec, palette),
     series: [],
+    labels: [],
+    isTold: true,
+    isAbsent: false,
     objectives: [],
     isMain: element.classList.contains("chart-main"),
     isVisible: true,
@@ -78,14 +89,15 @@ export function createPanel(root, spec, palette) {
  * @param {{source: Source, marks: Mark[], isKnown: boolean}} what `isKnown`: that there is nothing can be said
  */
 export function drawPanel(panel, { source, marks, isKnown }) {
-  const { series, objectives, view } = panel;
-  const hasValues = view.draw({ ...source.stretch, series, objectives, marks });
-  show(panel.none, !hasValues && isKnown);
+  const { series, labels, objectives, view } = panel;
+  const hasValues = view.draw({ ...source.stretch, series, labels, objectives, marks });
+  show(panel.none, !hasValues && isKnown && panel.isTold);
 }
 
 /** @param {Panel} panel @param {{second: number | null, step: number}} when the latest where `second` is null */
 export function renderFigures(panel, { second, step }) {
   const { spec, series, figures, objectives, told, objective: line } = panel;
+  if (spec.named !== undefined) renderLegends(panel);
   const objective = spec.objective === undefined ? null : objectiveAt(objectives, second);
   series.forEach((one, index) => {
     const value = valueAt(one, { second, step });
@@ -102,6 +114,14 @@ export function renderFigures(panel, { second, step }) {
   setText(line, `SLO ${figure(objective, "seconds")}`);
 }
 
+/** Which names take which places. @param {Panel} panel */
+function renderLegends({ legends, labels }) {
+  legends.forEach((legend, index) => {
+    setText(legend, labels[index] ?? "");
+    show(/** @type {HTMLElement} */ (legend.parentElement), index < labels.length);
+  });
+}
+
 /** @param {Panel} panel @param {number | null} second */
 export function renderCrosshair({ crosshair, view }, second) {
   show(crosshair, second !== null);
@@ -114,11 +134,11 @@ export function renderCrosshair({ crosshair, view }, second) {
  * @param {Panel} panel
  * @param {{second: number, step: number}} when
  */
-export function spoken({ spec, title, series }, { second, step }) {
-  const said = spec.series.map(
-    ({ label }, index) => `${label} ${figure(valueAt(series[index] ?? NOTHING, { second, step }), spec.measure)}`,
+export function spoken({ spec, title, series, labels }, { second, step }) {
+  const said = labels.map(
+    (label, index) => `${label} ${figure(valueAt(series[index] ?? NOTHING, { second, step }), spec.measure)}`,
   );
-  return `${title}, ${clock(second)}: ${said.join(", ")}`;
+  return `${title}, ${clock(second)}: ${said.join(", ") || "nothing"}`;
 }
 
 /** @param {Series} series @param {{second: number | null, step: number}} when */

@@ -31,7 +31,7 @@ export function readPart(address) {
 
 /**
  * Calls `read` every two seconds while the page is seen, one call at a time, and `say` with what is wrong: empty where
- * nothing is. Ends once the session has.
+ * nothing is. Once the session has ended, it is called again when the page comes back into sight.
  *
  * @param {() => Promise<void>} read
  * @param {{say: (text: string) => void, everyMs?: number}} options
@@ -46,6 +46,7 @@ export function readOften(read, { say, everyMs = EVERY_MS }) {
     } catch (error) {
       if (error instanceof SignedOut) {
         say("You are signed out: reload the page.");
+        document.addEventListener("visibilitychange", () => void again(), { once: true });
         return;
       }
       say(`Not up to date: ${error instanceof Error ? error.message : "it cannot be read"}.`);

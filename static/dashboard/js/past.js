@@ -7,6 +7,8 @@
  * @typedef {import("./columns.js").Which} Which
  * @typedef {import("./ring.js").Range} Range
  * @typedef {import("./ring.js").Series} Series
+ * @typedef {import("./named.js").Named} Named
+ * @typedef {import("./named.js").Table} Table
  * @typedef {import("./state.js").State} State
  *
  * @typedef {object} Past
@@ -17,11 +19,10 @@
  * @property {number} rows how many stretches, gaps included
  * @property {(field: string, range: Range) => Series} series
  * @property {(which: Omit<Which, "window">, range: Range) => Series} percentiles
+ * @property {(field: string, range: Range) => Table} named what is told by name
  * @property {(field: string) => boolean} has
  * @property {string[]} fields in the order of a point
  * @property {PointRow[]} points as they came
- * @property {Record<string, number>[]} refusals beside each: a minute, by code
- * @property {number[]} covered beside each: of how many seconds it tells
  *
  * @typedef {object} Missing
  * @property {number} since unix seconds
@@ -35,6 +36,7 @@
  * @property {boolean} [follows] whether it ends with the present
  */
 import { columnOf, createColumns, createCutter, percentileColumnOf } from "./columns.js";
+import { namedOf } from "./named.js";
 import { RING_SECONDS } from "./ring.js";
 
 const RETRY_MS = 10_000;
@@ -102,33 +104,9 @@ export function createPast(answer, { wanted, earlier, measures, readAt }) {
   const isContinued = earlier !== null && earlier.key === wanted.key && earlier.seconds === seconds;
   const isKept = (/** @type {PointRow} */ row) => timeOf(row) < first && timeOf(row) > wanted.since - seconds;
   const kept = isContinued ? earlier.points.filter(isKept) : [];
-  const keptRefusals = isContinued ? earlier.refusals.filter((_, index) => isKept(earlier.points[index])) : [];
-  const keptCovered = isContinued ? earlier.covered.filter((_, index) => isKept(earlier.points[index])) : [];
-  const covered = [...keptCovered, ...(answer.covered ?? answer.points.map(() => seconds))];
   const points = [...kept, ...answer.points];
-  const refusals = [...keptRefusals, ...answer.refusals];
   const columns = columnsOver(points, { shape, seconds, timeOf });
-  return { ...columns, key: wanted.key, fields: answer.fields, seconds, readAt, points, refusals, covered };
-}
-
-/**
- * How many requests were refused in a stretch, by code.
- *
- * @param {Past} past
- * @param {{from: number, to: number}} stretch unix seconds
- * @returns {Record<string, number>}
- */
-export function refusalsWithin({ points, refusals, covered, fields }, { from, to }) {
-  const timeIndex = fields.indexOf("unix_seconds");
-  /** @type {Record<string, number>} */
-  const counts = {};
-  points.forEach((row, index) => {
-    const at = Number(row[timeIndex]);
-    if (at < from || at > to) return;
-    for (const [code, aMinute] of Object.entries(refusals[index] ?? {}))
-      counts[code] = (counts[code] ?? 0) + Math.round((aMinute * covered[index]) / 60);
-  });
-  return counts;
+  return { ...columns, key: wanted.key, fields: answer.fields, seconds, readAt, points };
 }
 
 /**
@@ -142,17 +120,22 @@ function columnsOver(points, { shape, seconds, timeOf }) {
   const rows = newest === null ? 0 : Math.min(MOST_ROWS, placeOf(points[points.length - 1]) + 1);
   const columns = createColumns(shape, rows);
   const cut = createCutter(shape);
+  /** @type {(PointRow | null)[]} */
+  const atPlace = new Array(rows).fill(null);
   for (const row of points) {
     const place = placeOf(row);
-    if (place >= 0 && place < rows) for (const [name, value] of cut(row)) columnOf(columns, name)[place] = value;
+    if (place < 0 || place >= rows) continue;
+    for (const [name, value] of cut(row)) columnOf(columns, name)[place] = value;
+    atPlace[place] = row;
   }
   const x = Float64Array.from({ length: rows }, (_, place) => start + place * seconds);
-  /** @param {Float64Array} y @param {Range} range @returns {Series} */
-  const within = (y, { since = -Infinity, until = Infinity }) => {
+  /** @param {Range} range @returns {[begin: number, end: number]} */
+  const placesOf = ({ since = -Infinity, until = Infinity }) => {
     const begin = Math.max(0, Math.ceil((since - start) / seconds));
-    const end = Math.max(begin, Math.min(rows, Math.floor((until - start) / seconds) + 1));
-    return { x: x.subarray(begin, end), y: y.subarray(begin, end) };
+    return [begin, Math.max(begin, Math.min(rows, Math.floor((until - start) / seconds) + 1))];
   };
+  /** @param {Float64Array} y @param {Range} range @returns {Series} */
+  const within = (y, range) => ({ x: x.subarray(...placesOf(range)), y: y.subarray(...placesOf(range)) });
   return {
     newest,
     rows,
@@ -160,5 +143,10 @@ function columnsOver(points, { shape, seconds, timeOf }) {
     series: (/** @type {string} */ field, /** @type {Range} */ range) => within(columnOf(columns, field), range),
     percentiles: (/** @type {Omit<Which, "window">} */ which, /** @type {Range} */ range) =>
       within(percentileColumnOf(columns, { ...which, window: 0 }), range),
+    named: (/** @type {string} */ field, /** @type {Range} */ range) => {
+      const index = shape.fields.indexOf(field);
+      const [begin, end] = placesOf(range);
+      return { x: x.subarray(begin, end), rows: atPlace.slice(begin, end).map((row) => namedOf(row?.[index])) };
+    },
   };
 }

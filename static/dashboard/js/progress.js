@@ -44,9 +44,17 @@ export function createProgress() {
   };
 }
 
-/** What was applied stays so, whatever becomes of the engines. @param {State} state */
-function appliedWords(state) {
+/**
+ * On how many engines the change runs. What was applied stays so, whatever becomes of the engines; what one of them
+ * tries waits for nobody.
+ *
+ * @param {State} state
+ * @returns {string}
+ */
+export function appliedWords(state) {
   const { phase, stored, appliedOn } = state.proposal;
+  const trial = state.frame?.trial;
+  if (trial && trial.version === stored?.number) return `tried on ${trial.engine_id} alone until it is taken to all, or back`;
   const { applied, total } =
     phase === "applied" ? { applied: appliedOn, total: appliedOn } : enginesApplied(state, stored?.number ?? null);
   if (total === 0) return "no engine runs";

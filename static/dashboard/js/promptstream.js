@@ -3,6 +3,7 @@
  *
  * @typedef {import("./types.js").Clock} Clock
  */
+import { currentToken } from "./csrf.js";
 
 const LOST = { code: "connection_lost", message: "The connection was lost before the answer ended.", param: null };
 
@@ -77,7 +78,7 @@ export async function streamPrompt({
   /** @type {PromptResult | null} */
   let result = null;
   try {
-    const headers = { "Content-Type": "application/json", "X-CSRFToken": csrfToken };
+    const headers = { "Content-Type": "application/json", "X-CSRFToken": currentToken(csrfToken) };
     const response = await fetch(url, { method: "POST", headers, body: JSON.stringify(body), signal });
     if (!response.ok || response.body === null) return fail(meter, await readRefusal(response));
     onStart(response.headers?.get("x-request-id") ?? "");

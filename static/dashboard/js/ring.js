@@ -8,8 +8,11 @@
  * @typedef {import("./columns.js").Shape} Shape
  * @typedef {import("./columns.js").Which} Which
  * @typedef {import("./columns.js").Cell} Cell
+ * @typedef {import("./named.js").Named} Named
+ * @typedef {import("./named.js").Table} Table
  */
 import { columnOf, createColumns, createCutter, emptyColumn, percentileColumnOf } from "./columns.js";
+import { NAMED_FIELDS, NO_TABLE, namedOf } from "./named.js";
 
 export const RING_SECONDS = 900;
 const LATEST_SECONDS = 1e11;
@@ -30,6 +33,7 @@ const LATEST_SECONDS = 1e11;
  * @property {(unixSeconds: number) => void} forgetAfter drops what is newer
  * @property {(field: string, range?: Range) => Series} series
  * @property {(which: Which, range?: Range) => Series} percentiles in seconds
+ * @property {(field: string, range?: Range) => Table} named what is told by name
  * @property {() => Ring} copy one that no later point changes
  */
 
@@ -41,6 +45,7 @@ const LATEST_SECONDS = 1e11;
  * @property {number | null} newestSeconds
  * @property {Float64Array} places the second of each place
  * @property {import("./columns.js").Columns} columns
+ * @property {Map<string, (Named | null)[]>} named once each, as what is read of it is copied
  */
 
 /**
@@ -53,7 +58,9 @@ export function createRing(shape) {
   const length = 2 * RING_SECONDS;
   const places = emptyColumn(length);
   const columns = createColumns(shape, length);
-  return ringOver(shape, { revision: 0, tip: null, oldest: null, newestSeconds: null, places, columns });
+  const fields = NAMED_FIELDS.filter((field) => shape.fields.includes(field));
+  const named = new Map(fields.map((field) => [field, new Array(RING_SECONDS).fill(null)]));
+  return ringOver(shape, { revision: 0, tip: null, oldest: null, newestSeconds: null, places, columns, named });
 }
 
 /**
@@ -84,6 +91,8 @@ function ringOver(shape, contents) {
       if (contents.places[second % RING_SECONDS] === second && at <= times[second % RING_SECONDS]) return false;
       makeRoom(contents, second);
       write(contents, second % RING_SECONDS, cut(row));
+      for (const [field, rows] of contents.named)
+        rows[second % RING_SECONDS] = namedOf(row[shape.fields.indexOf(field)]);
       if (contents.newestSeconds === null || at > contents.newestSeconds) contents.newestSeconds = at;
       contents.revision += 1;
       return true;
@@ -93,6 +102,7 @@ function ringOver(shape, contents) {
     },
     series: (field, range) => read(contents, columnOf(contents.columns, field), range),
     percentiles: (which, range) => read(contents, percentileColumnOf(contents.columns, which), range),
+    named: (field, range) => readNamed(contents, contents.named.get(field), range),
     copy: () => ringOver(shape, structuredClone(contents)),
   };
 }
@@ -120,6 +130,7 @@ function clear(contents, second) {
   const place = second % RING_SECONDS;
   contents.places[place] = contents.places[place + RING_SECONDS] = second;
   for (const column of contents.columns.values()) column[place] = column[place + RING_SECONDS] = NaN;
+  for (const rows of contents.named.values()) rows[place] = null;
 }
 
 /**
@@ -161,4 +172,11 @@ function read(contents, column, { since = -Infinity, until = Infinity } = {}) {
   const start = first % RING_SECONDS;
   const end = start + last - first + 1;
   return { x: places.subarray(start, end), y: column.subarray(start, end) };
+}
+
+/** @param {Contents} contents @param {(Named | null)[] | undefined} rows @param {Range} [range] @returns {Table} */
+function readNamed(contents, rows, range) {
+  if (rows === undefined) return NO_TABLE;
+  const { x } = read(contents, contents.places, range);
+  return { x, rows: Array.from(x, (second) => rows[second % RING_SECONDS]) };
 }

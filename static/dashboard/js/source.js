@@ -8,6 +8,8 @@
  * @typedef {import("./past.js").Past} Past
  * @typedef {import("./view.js").Stretch} Stretch
  * @typedef {import("./chart_specs.js").SeriesSpec} SeriesSpec
+ * @typedef {import("./named.js").Naming} Naming
+ * @typedef {import("./named.js").Table} Table
  *
  * @typedef {object} Source
  * @property {Stretch} stretch
@@ -15,8 +17,10 @@
  * @property {string} revision another one where there is something else to draw
  * @property {boolean} isOfPast drawn from what was rolled up
  * @property {(spec: SeriesSpec) => Series} read
+ * @property {(naming: Naming) => Table} readNamed what is told by name
  * @property {() => Series} versions which version of the tunables was in force
  */
+import { NO_TABLE, joinedTables, thinnedTable } from "./named.js";
 import { wantedPast } from "./past.js";
 import { shown } from "./selectors.js";
 
@@ -65,6 +69,7 @@ function fromRing(ring, stretch, window) {
       if (spec.measured !== undefined) return ring.percentiles({ window, ...spec.measured }, range);
       return combined(spec, ring.shape.fields, (field) => ring.series(field, range));
     },
+    readNamed: ({ field }) => ring?.named(field, range) ?? NO_TABLE,
     versions: () => ring?.series("tunables_version", range) ?? NOTHING,
   };
 }
@@ -101,6 +106,10 @@ function fromPast(past, { ring, stretch, windows }) {
       if (measured === undefined) return combined(spec, null, (field) => ofField(field, true));
       const kept = past?.percentiles(measured, range) ?? NOTHING;
       return whole(kept, ring?.percentiles({ window, ...measured }), false);
+    },
+    readNamed({ field, rest }) {
+      const live = ring === null ? NO_TABLE : thinnedTable(ring.named(field), { from, to: stretch.to, step, rest });
+      return joinedTables(past?.named(field, range) ?? NO_TABLE, live);
     },
     versions: () => ofField("tunables_version", false),
   };

@@ -90,6 +90,6 @@ function wordsOf(kind, { connection, now, lastFrameAt, paused }) {
     return lastFrameAt === null ? "no figures yet" : `stale ${Math.round((now - lastFrameAt) / 1000)} s`;
   if (kind === "paused" && paused) return `paused ${Math.max(0, Math.round((now - paused.at) / 1000))} s ago`;
   if (kind === "signed_out") return "signed out";
-  if (kind === "refused") return connection.code === 4404 ? "no such pool" : "not allowed";
+  if (kind === "refused") return connection.code === 4404 ? "pool not configured" : "not allowed";
   return kind;
 }

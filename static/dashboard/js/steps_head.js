@@ -152,7 +152,7 @@ function wordsOf(kind, { socket, steppedAt }) {
     return seconds > 0 ? `reconnecting in ${seconds} s` : "reconnecting";
   }
   if (kind === "signed_out") return "signed out";
-  if (kind === "refused") return socket.code === 4404 ? "no such pool" : "not allowed";
+  if (kind === "refused") return socket.code === 4404 ? "pool not configured" : "not allowed";
   if (kind !== "live" || steppedAt === null || now - steppedAt < QUIET_MS) return kind;
   return `live, no step for ${duration((now - steppedAt) / 1000)}`;
 }

@@ -5,7 +5,16 @@
  */
 import { find, setText, show } from "./dom.js";
 
-/** @typedef {{guarded: boolean, metric: string, bound: string, window: string, watch: string, canary: boolean}} Typed */
+/**
+ * @typedef {object} Typed
+ * @property {boolean} guarded
+ * @property {string} metric
+ * @property {string} bound
+ * @property {string} window
+ * @property {string} watch
+ * @property {boolean} canary
+ * @property {string} engine that tries the change; empty where none may be chosen
+ */
 
 /**
  * The terms, or an error that names the field that is no number. Bounds are the server's to check.
@@ -13,9 +22,9 @@ import { find, setText, show } from "./dom.js";
  * @param {Typed} typed
  * @returns {{terms: Terms} | {error: string, field: "bound" | "window" | "watch"}}
  */
-export function readTerms({ guarded, metric, bound, window, watch, canary }) {
+export function readTerms({ guarded, metric, bound, window, watch, canary, engine }) {
   /** @type {Terms} */
-  const terms = canary ? { canary: true } : {};
+  const terms = canary ? { canary: true, ...(engine ? { canary_engine: engine } : {}) } : {};
   if (!guarded) return { terms };
   for (const [field, text] of /** @type {const} */ ([["bound", bound], ["window", window], ["watch", watch]])) {
     if (text.trim() === "" || !Number.isFinite(Number(text)))
@@ -47,6 +56,7 @@ export function createTerms(root) {
         window: text("window"),
         watch: text("watch"),
         canary: field("canary")?.checked ?? false,
+        engine: text("canary_engine"),
       });
       if ("terms" in found) return found.terms;
       setText(problem, found.error);

@@ -53,15 +53,19 @@ function start(root) {
     isRequested = true;
     requestAnimationFrame(() => {
       isRequested = false;
-      const state = getState();
-      for (const view of views) view.render(state);
+      draw();
     });
+  }
+
+  function draw() {
+    const state = getState();
+    for (const view of views) view.render(state);
   }
 
   store.subscribe(requestRender);
   keepProposal({ pool, store });
   for (const card of root.querySelectorAll(".preset"))
-    offerPreset(/** @type {HTMLElement} */ (card), { dispatch, getState });
+    offerPreset(/** @type {HTMLElement} */ (card), { dispatch, getState, draw });
   addEventListener("online", link.retryNow);
   document.addEventListener("visibilitychange", () => {
     if (document.visibilityState === "visible") link.retryNow();
@@ -71,12 +75,15 @@ function start(root) {
 
 /**
  * A preset fills the levers, where it can be looked at and changed before it is applied; without a connection its link
- * leads to a page of its own.
+ * leads to a page of its own. All of it is drawn at once, so that nothing moves under whoever types right after.
  *
  * @param {HTMLElement} card
- * @param {{dispatch: (action: Action) => void, getState: () => State}} store
+ * @param {object} parts
+ * @param {(action: Action) => void} parts.dispatch
+ * @param {() => State} parts.getState
+ * @param {() => void} parts.draw
  */
-function offerPreset(card, { dispatch, getState }) {
+function offerPreset(card, { dispatch, getState, draw }) {
   const { preset = "", texts = "{}" } = card.dataset;
   const values = /** @type {Record<string, string>} */ (JSON.parse(texts));
   card.querySelector("a")?.addEventListener("click", (event) => {
@@ -85,8 +92,8 @@ function offerPreset(card, { dispatch, getState }) {
     event.preventDefault();
     for (const [name, text] of Object.entries(values)) dispatch({ type: "edit", name, text });
     if (proposal.reason === "") dispatch({ type: "edit_reason", text: `preset ${preset}` });
-    // After the store has told of it, so that the panel is drawn before it gets the focus.
-    queueMicrotask(() => requestAnimationFrame(() => find(byId("levers"), "#reason").focus()));
+    draw();
+    find(byId("levers"), "#reason").focus();
   });
 }
 

@@ -74,7 +74,11 @@
 
 /** @typedef {(number | null)[][][]} Percentiles seconds, `[window][interval][percentile]` as `Hello` orders them */
 
-/** @typedef {(number | null | Percentiles)[]} PointRow one moment of a pool, in the order of `Hello.point_fields` */
+/**
+ * One moment of a pool, in the order of `Hello.point_fields`; what is told by name is null where a monitor did not know.
+ *
+ * @typedef {(number | null | Percentiles | import("./named.js").Named)[]} PointRow
+ */
 
 /**
  * @typedef {object} Hello
@@ -102,11 +106,12 @@
  * @property {number | null} announced_version
  * @property {Record<string, number>} outcomes
  * @property {EngineSnapshot[]} engines
- * @property {Record<string, number>} [waiting_by_priority] sequences by priority, of the commonest; the rest is `other`
- * @property {Record<string, number>} [refusals] of the last minute, by code; `rejected:…` before any pool
  * @property {{ttft_ms: number, itl_ms: number} | null} [slo] of the announced tunables
  * @property {PoolEvent[]} [events] of the last minute, newest first; the same one may be in many frames
+ * @property {Trial | null} [trial] the version that one engine tries
  */
+
+/** @typedef {{version: number, engine_id: string, since: number}} Trial since when, in unix seconds */
 
 /**
  * Something that happened and is marked in the charts, but for changes of tunables.
@@ -127,8 +132,6 @@
  * @property {number} seconds how long a stretch is
  * @property {string[]} fields in a row's order
  * @property {PointRow[]} points oldest first
- * @property {Record<string, number>[]} refusals beside each row: a minute, by code
- * @property {number[]} [covered] beside each row: of how many seconds it tells; an older server tells none
  * @property {VersionInfo[]} versions of the time asked for and the one before, newest first
  * @property {PoolEvent[]} events newest first
  */
@@ -148,7 +151,7 @@
 
 /** @typedef {Hello | History | Frame | Versions | Stored | Refused} ServerMessage */
 
-/** What a change may be stored with. @typedef {{guardrail?: Guardrail, canary?: true}} Terms */
+/** What a change may be stored with. @typedef {{guardrail?: Guardrail, canary?: true, canary_engine?: string}} Terms */
 /**
  * @typedef {object} Guardrail
  * @property {string} metric

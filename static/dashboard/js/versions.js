@@ -166,6 +166,7 @@ export function standingOf(state) {
 /** @param {State} state @param {number} number */
 function appliedWords(state, number) {
   if (state.frame === null) return "stored";
+  if (state.frame.trial?.version === number) return "tried on one engine";
   const { applied, total } = enginesApplied(state, number);
   return total === 0 ? "no engine runs" : `applied on ${applied} of ${total}`;
 }

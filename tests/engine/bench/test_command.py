@@ -31,7 +31,10 @@ def _enginebench(*arguments: str, home: Path, model: Path) -> str:
 
 
 @pytest.mark.model
-def test_prints_one_object_on_one_line_and_nothing_else(default_model: Path, tmp_path: Path) -> None:
+def test_prints_one_object_on_one_line_and_nothing_else(
+    default_model: Path, tmp_path: Path, kernels_folder: Path
+) -> None:
+    (tmp_path / "kernels").symlink_to(kernels_folder)
     output = _enginebench("--workload", "w2", "--quick", "--json", home=tmp_path, model=default_model)
     assert output.count("\n") == 1
     told = json.loads(output)

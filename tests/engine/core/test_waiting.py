@@ -160,10 +160,10 @@ def test_who_waits_is_counted_by_lane_and_priority() -> None:
     world.submit(*[submit(f"long{i}", prompt=300, priority=5) for i in range(3)], submit("short", priority=-2))
     world.step()
     counts = world.counts()
-    assert (counts.num_waiting, counts.num_waiting_long) == (4, 3)
+    assert (counts.num_waiting, counts.num_waiting_long, counts.num_waiting_long_tokens) == (4, 3, 900)
     assert counts.waiting_by_priority == {"5": 3, "-2": 1}
     world.retune(long_prompt_tokens=1000)
-    assert world.counts().num_waiting_long == 0
+    assert (world.counts().num_waiting_long, world.counts().num_waiting_long_tokens) == (0, 0)
     world.abort("long0")
     assert world.counts().waiting_by_priority == {"5": 2, "-2": 1}
     world.run()

@@ -25,6 +25,11 @@ export const POINT_FIELDS = [
   "aborted_per_second",
   "goodput_per_second",
   "kv_free_ratio",
+  "num_waiting_long_tokens",
+  "waiting_by_priority",
+  "refusals_per_second",
+  "utilisation_by_engine",
+  "memory_by_engine",
 ];
 export const WINDOWS = [10, 60, 300, 900];
 export const INTERVALS = ["queue_time_seconds", "ttft_seconds", "itl_seconds", "e2e_seconds"];
@@ -76,6 +81,11 @@ export function point(unixSeconds, values = {}) {
     aborted_per_second: 0,
     goodput_per_second: 0,
     kv_free_ratio: 1,
+    num_waiting_long_tokens: 0,
+    waiting_by_priority: {},
+    refusals_per_second: {},
+    utilisation_by_engine: {},
+    memory_by_engine: {},
   };
   const all = { ...defaults, ...values, unix_seconds: unixSeconds };
   return POINT_FIELDS.map((field) => all[field]);
