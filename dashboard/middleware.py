@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
@@ -29,6 +30,7 @@ _POLICY = (
 )
 
 
+_CHARSET = "utf-8"
 _COMPRESSED = ("text/html", "application/json")
 _LEAST_BYTES = 1024
 # As Django's own middleware does against guessing at what is in a page by its compressed length (BREACH).
@@ -46,6 +48,42 @@ _PROBLEMS = {
     ),
     405: ("Not like this", "This address belongs to a button, not to a page."),
 }
+
+
+@async_only_middleware
+def utf8_forms(
+    get_response: Callable[[HttpRequest], Awaitable[HttpResponseBase]],
+) -> Callable[[HttpRequest], Awaitable[HttpResponseBase]]:
+    """Refuse forms in encodings that no browser sends from our pages: some spell text that nothing can store."""
+
+    async def middleware(request: HttpRequest) -> HttpResponseBase:
+        charset = (request.content_params or {}).get("charset", _CHARSET)
+        if request.path.startswith("/console/") and charset.lower() != _CHARSET:
+            return HttpResponse(f"charset must be {_CHARSET}: {charset!r}", status=400, content_type="text/plain")
+        return await get_response(request)
+
+    return middleware
+
+
+@async_only_middleware
+def users_in_threads(
+    get_response: Callable[[HttpRequest], Awaitable[HttpResponseBase]],
+) -> Callable[[HttpRequest], Awaitable[HttpResponseBase]]:
+    """Read the session's user on a thread that gives its database connection back.
+
+    Django's own `auser` keeps one until the response has ended. While a view waits for another on a thread of ours, a
+    few requests at once would hold all that the pool has, and none would go on.
+    """
+
+    async def middleware(request: HttpRequest) -> HttpResponseBase:
+        async def auser() -> Any:
+            await in_thread(lambda: request.user.is_authenticated)
+            return request.user
+
+        request.auser = auser
+        return await get_response(request)
+
+    return middleware
 
 
 @async_only_middleware

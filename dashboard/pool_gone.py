@@ -14,9 +14,12 @@ from dashboard.tuning_effect import INTERVALS, milliseconds
 from dashboard.tuning_presenters import HistoryRow
 from dashboard.tuning_reading import read_history
 from serving.telemetry.history_selectors import Measured, measured_between
+from serving.telemetry.rollups import RESOLUTIONS
 from serving.tuning.selectors import find_pool
 
 _LOOK = datetime.timedelta(hours=24)
+_LAST_STRETCH = datetime.timedelta(seconds=RESOLUTIONS[-1])
+"""In its last stretch a pool was left out: what is told of that is told up to there, and nothing follows it."""
 _NUM_VERSIONS = 6
 
 
@@ -75,7 +78,7 @@ def _read(page: Any) -> GonePage:
         page=page.page,
         pool=heading,
         pools=getattr(page, "pools", ()),
-        figures=present_figures(measured_between(heading.name, until - _LOOK, until)),
+        figures=present_figures(measured_between(heading.name, until - _LOOK, until + _LAST_STRETCH)),
         rows=history.rows,
         newest=history.newest,
         has_older=history.has_older,

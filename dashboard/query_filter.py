@@ -90,11 +90,12 @@ def one_of(choices: Collection[str]) -> Reader:
 
 
 def text_up_to(longest: int) -> Reader:
-    """A reader of a text of at most so many characters that can be looked for."""
+    """A reader of a text of at most so many characters that can be looked for: whatever a name may hold, as the joiners
+    of emoji and marks of direction, which are no printable characters."""
 
     def read(name: str, text: str) -> str:
-        if not is_storable(text, longest=longest) or not text.isprintable():
-            raise InvalidValue(name, text, f"a text of at most {longest} printable characters, without API keys")
+        if not is_storable(text, longest=longest):
+            raise InvalidValue(name, text, f"a text of at most {longest} characters, without NUL and API keys")
         return text
 
     return read

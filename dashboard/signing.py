@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 from dashboard.permissions import may_watch
 from dashboard.services import services_of
 from dashboard.throttle import Attempt, count_attempt, forget_failures
-from dashboard.user_reading import SIGNED_IN_AT, SIGNED_IN_FROM
+from dashboard.user_reading import SIGNED_IN_AT, SIGNED_IN_FROM, must_change_password
 from serving.audit.actions import Action
 from serving.audit.services import record
 from serving.contracts import keys
@@ -103,11 +103,16 @@ class SignOut(LogoutView):
 
 @require_safe
 async def session(request: HttpRequest) -> JsonResponse:
-    """Whose session it is, for a form that is about to be sent: `{"user", "may_watch"}`, null and false where nobody is
-    signed in."""
+    """Whose session it is, for a form that is about to be sent: `{"user", "may_watch", "must_change_password"}`, null
+    and false where nobody is signed in."""
     user = await request.auser()
-    name = user.get_username() if user.is_authenticated else None
-    return JsonResponse({"user": name, "may_watch": may_watch(user)})
+    is_known = user.is_authenticated
+    told = {
+        "user": user.get_username() if is_known else None,
+        "may_watch": may_watch(user),
+        "must_change_password": is_known and must_change_password(user),
+    }
+    return JsonResponse(told)
 
 
 def acting(request: HttpRequest, name: str) -> Actor:
@@ -122,7 +127,8 @@ def address_of(request: HttpRequest) -> str:
 
 def _typed_name(request: HttpRequest) -> str:
     """The name as the form will read it, as far as the database takes it."""
-    typed = request.POST.get("username", "")[:_LONGEST_NAME]
+    # As the form does, the blanks go first: blanks enough before a name must not make another one of it here.
+    typed = request.POST.get("username", "").strip()[:_LONGEST_NAME]
     return str(AuthenticationForm.base_fields["username"].to_python(typed)).replace("\0", "")
 
 

@@ -111,8 +111,10 @@ def _tokens(others: CanarySide, tried: CanarySide) -> Figure:
 def _preemptions(others: CanarySide, tried: CanarySide) -> Figure:
     works = [side.work for side in (others, tried)]
     first, second = (work.preemptions_per_minute for work in works)
-    is_enough = min(work.num_steps for work in works) >= _LEAST_STEPS
-    is_enough &= _differ_beyond_chance([(work.num_preemptions, work.seconds) for work in works])
+    # Only of engines that live is there a time in which it happened.
+    is_enough = min(work.num_steps for work in works) >= _LEAST_STEPS and _differ_beyond_chance(
+        [(work.num_preemptions, work.seconds) for work in works]
+    )
     title = "Preemptions a minute, an engine"
     return _named(compare_costs(title, first, second, told=_rate, samples=None, is_enough=is_enough))
 

@@ -199,7 +199,8 @@ def _make(post: Any, author: Actor) -> PasswordPage | NewPage:
             reason=without_secrets(reason),
             errors={error.param or "name": error.message},
         )
-    return PasswordPage(user_id=made.user_id, name=name, password=made.password, is_new=True)
+    stored = find_user(made.user_id).username
+    return PasswordPage(user_id=made.user_id, name=stored, password=made.password, is_new=True)
 
 
 def _read_user(user_id: int, author: Actor, *, chosen: str | None = None, **shown: Any) -> UserPage:

@@ -52,16 +52,18 @@ def make_user(name: str, *, role: str, author: Author, reason: str = "") -> Made
     Raises `InvalidValue` for a role that is none and a name that is taken or cannot be one, and `NotAllowed`.
     """
     _check_role(role)
+    # As Django reads it at each sign-in: that may be longer, have blanks around it or be an API key.
+    name = User.normalize_username(name)
     _check_name(name)
     check_reason(reason)
     password = _new_password()
-    user = User(username=User.normalize_username(name), password=make_password(password), is_staff=True)
+    user = User(username=name, password=make_password(password), is_staff=True)
     ensure_roles()
     try:
         with transaction.atomic():
             _lock(author)
-            # Names that differ in case alone would be taken for one another.
-            if User.objects.filter(username__iexact=user.username).exists():
+            # Names that differ in case alone would be taken for one another. SQLite knows no case beyond ASCII's.
+            if name.casefold() in map(str.casefold, User.objects.values_list("username", flat=True)):
                 raise IntegrityError
             user.save()
             user.groups.add(Group.objects.get(name=role))

@@ -1,7 +1,8 @@
 """Two commands at once: one as ever, and one that takes what processor time everybody else leaves.
 
 Usage: python tests/side_by_side.py COMMAND BESIDE, both for the shell. What the second says is shown once the first has
-ended. When one fails, the other is interrupted, and its status is the status of both.
+ended. When one fails, the other is interrupted, and its status is the status of both. Told to stop, it interrupts both:
+they are sessions of their own, whom nobody else would tell.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
+from types import FrameType
 from typing import BinaryIO
 
 _NICEST = 19
 _POLL_SECONDS = 0.2
+_TRIES = 100
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run(command: str, beside: str) -> int:
@@ -32,8 +35,7 @@ def run(command: str, beside: str) -> int:
             with open(said.name, "rb") as told:
                 return _wait(first, second, told)
         finally:
-            for each in (first, second):
-                _interrupt(each)
+            _interrupt(first, second)
 
 
 def _wait(first: subprocess.Popen[bytes], second: subprocess.Popen[bytes], told: BinaryIO) -> int:
@@ -49,17 +51,27 @@ def _wait(first: subprocess.Popen[bytes], second: subprocess.Popen[bytes], told:
         time.sleep(_POLL_SECONDS)
 
 
-def _interrupt(process: subprocess.Popen[bytes]) -> None:
-    """As Ctrl-C would, if it runs; it may take its time to clear away what it has started."""
-    if process.poll() is None:
+def _interrupt(*processes: subprocess.Popen[bytes]) -> None:
+    """As Ctrl-C would, those that run; they may take their time to clear away what they have started."""
+    running = [process for process in processes if process.poll() is None]
+    for process in running:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGINT)
+    for process in running:
         process.wait()
+
+
+def _stop(number: int, _frame: FrameType | None) -> None:
+    """Once: what is interrupted may take its time."""
+    for each in _STOP_SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def _mind_interrupts() -> None:
     """A shell has what it runs in the background ignore them."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for each in _STOP_SIGNALS:
+        signal.signal(each, signal.SIG_DFL)
 
 
 def _yield_to_all() -> None:
@@ -68,10 +80,16 @@ def _yield_to_all() -> None:
     _mind_interrupts()
     os.nice(_NICEST)
     with contextlib.suppress(OSError):
-        Path("/proc/self/autogroup").write_text(str(_NICEST), encoding="ascii")
+        group = os.open("/proc/self/autogroup", os.O_WRONLY)
+        for _ in range(_TRIES):  # of all that are not privileged, one in a tenth of a second is obeyed
+            with contextlib.suppress(BlockingIOError):
+                os.write(group, str(_NICEST).encode())
+                break
+            time.sleep(0.05)
+        os.close(group)
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
-        sys.exit(run(*sys.argv[1:]))
-    sys.exit(128 + signal.SIGINT)
+    for each in _STOP_SIGNALS:
+        signal.signal(each, _stop)
+    sys.exit(run(*sys.argv[1:]))

@@ -180,13 +180,13 @@ def _migrate(report: Callable[[str], None]) -> None:
 
 def _make_first_accounts() -> bool:
     users = get_user_model().objects
-    if users.filter(is_superuser=True).exists():
+    # Also where `createuser` made all there are: an operator of that name is somebody, and stays.
+    if users.exists():
         return False
     password = secrets.token_urlsafe(18)
     # The file is written before the transaction ends: a crash in between leaves a file that the next start replaces,
     # never an operator whose password nobody knows.
     with transaction.atomic():
-        users.filter(username=OPERATOR).delete()
         users.create_superuser(OPERATOR, password=password)
         record(
             "user made", actor=FIRST_START, subject_kind="user", subject=OPERATOR, changes={"role": [None, "superuser"]}

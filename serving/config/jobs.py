@@ -23,7 +23,10 @@ def run_jobs(*, with_beat: bool) -> int:
     if beat is not None:
         settings.FOOTPLATE_HOME.mkdir(parents=True, exist_ok=True)  # the beat keeps its place there
         beat.start()
-    worker = app.Worker(pool_cls="solo", concurrency=1, quiet=True, loglevel="WARNING", without_mingle=True)
+    # Without gossip, whose end Celery cannot survive while Redis is away.
+    worker = app.Worker(
+        pool_cls="solo", concurrency=1, quiet=True, loglevel="WARNING", without_mingle=True, without_gossip=True
+    )
     with presence("jobs", doing=_tasks_at_work):
         worker.start()
     if beat is not None:
@@ -32,9 +35,9 @@ def run_jobs(*, with_beat: bool) -> int:
 
 
 def _beat() -> EmbeddedService:
-    return EmbeddedService(
-        app, thread=True, max_interval=_BEAT_SECONDS, schedule_filename=app.conf.beat_schedule_filename
-    )
+    beat = EmbeddedService(app, thread=True, schedule_filename=app.conf.beat_schedule_filename)
+    beat.service.max_interval = _BEAT_SECONDS  # Celery has its own for a thread, whatever it is given
+    return beat
 
 
 def _tasks_at_work() -> str:

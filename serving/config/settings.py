@@ -88,9 +88,11 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
+    "dashboard.middleware.utf8_forms",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "dashboard.middleware.users_in_threads",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "dashboard.middleware.content_security_policy",
@@ -193,6 +195,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {"global_keyprefix": "footplate:celery:", "vis
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_ACKS_LATE = True
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_WORKER_REDIRECT_STDOUTS = False  # a traceback would be a line a word
 CELERY_WORKER_SEND_TASK_EVENTS = False
 CELERY_TIMEZONE = "UTC"
 CELERY_BEAT_SCHEDULE_FILENAME = str(FOOTPLATE_HOME / "celerybeat-schedule")
@@ -214,7 +217,10 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
-    "filters": {"unrepeated": {"()": "serving.config.quiet_logs.Unrepeated"}},
+    "filters": {
+        "unrepeated": {"()": "serving.config.quiet_logs.Unrepeated"},
+        "unrepeated_form": {"()": "serving.config.quiet_logs.Unrepeated", "by_form": True},
+    },
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {
         "handlers": ["stderr"],
@@ -223,6 +229,9 @@ LOGGING = {
     "loggers": {
         "daphne": {"level": "WARNING"},
         "celery": {"level": "WARNING"},
+        # While Redis is away: a traceback of each job that cannot be sent, each time that it is due.
+        "celery.beat": {"filters": ["unrepeated_form"]},
+        "celery.worker.consumer.connection": {"level": "INFO"},  # where it is back
         # A traceback a second while Redis is away; serving.telemetry.subscription says it in one line.
         "channels_redis.pubsub": {"level": "CRITICAL"},
         # While PostgreSQL is away: each of a pool's connections says so at each try.

@@ -112,6 +112,7 @@ class Caretaker:
                 lost=gone,
             )
             if isinstance(verdict, DomainError):
+                request.blame_engine_of(choice)
                 self._fail(request, verdict)
                 return
             if verdict == "resubmit":

@@ -275,6 +275,7 @@ class Gateway:
 
     def _apply(self, request: InFlight, choice: Choice, verdict: Verdict) -> None:
         if isinstance(verdict, DomainError):
+            request.blame_engine_of(choice)
             self._fail(request, verdict)
             return
         if verdict == "resubmit":

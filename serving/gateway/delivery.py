@@ -94,9 +94,8 @@ class Delivery:
         if not request.started:
             waited = self._clock() - request.generation.arrived_at - age_seconds
             request.queue_seconds = max(0.0, waited)
-            self._observer.scheduled(
-                request.generation.pool, queue_seconds=request.queue_seconds, engine_id=choice.engine_id
-            )
+            engine_id = choice.engine_id if choice.attempt == 1 else None
+            self._observer.scheduled(request.generation.pool, queue_seconds=request.queue_seconds, engine_id=engine_id)
         choice.started = True
         choice.scheduled_at = self._clock() - age_seconds
         request.stream.mark_started()
@@ -109,13 +108,14 @@ class Delivery:
             _note_timings(request, choice, event.timings)
         if choice.first_token_at is None:
             choice.first_token_at = now
+        engine_id = choice.engine_id if choice.attempt == 1 else _engine_since(choice)
         if not request.first_token_sent:
             request.first_token_sent = True
             ttft_seconds = now - request.generation.arrived_at
-            self._observer.first_token(request.generation.pool, ttft_seconds=ttft_seconds, engine_id=choice.engine_id)
+            self._observer.first_token(request.generation.pool, ttft_seconds=ttft_seconds, engine_id=engine_id)
         elif choice.last_token_at is not None:
             itl_seconds = now - choice.last_token_at
-            self._observer.token_gap(request.generation.pool, itl_seconds=itl_seconds, engine_id=choice.engine_id)
+            self._observer.token_gap(request.generation.pool, itl_seconds=itl_seconds, engine_id=engine_id)
         choice.last_token_at = now
 
     def _note_decode(self, request: InFlight, choice: Choice) -> None:
@@ -183,6 +183,12 @@ class Delivery:
         choice.num_unsent_tokens = 0
         if choice.kept_text is not None:
             choice.kept_text.add(text)
+
+
+def _engine_since(choice: Choice) -> EngineId | None:
+    """Whose doing it is how long the choice's next token took: nobody's where its attempt began after the token before,
+    since the wait for another engine is in it."""
+    return None if len(choice.generated_ids) == choice.num_generated_before else choice.engine_id
 
 
 def _note_timings(request: InFlight, choice: Choice, timings: EngineTimings) -> None:

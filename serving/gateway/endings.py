@@ -6,6 +6,7 @@ import functools
 
 import msgspec
 
+from serving.contracts.ids import EngineId
 from serving.contracts.messages import Span
 from serving.contracts.tunables import Tunables
 from serving.gateway.observer import Ended, KeptTexts
@@ -45,6 +46,7 @@ def account_of(request: InFlight, *, outcome: str, now: float, watcher: PoolWatc
         num_attempts=max(choice.attempt for choice in request.choices),
         engine="" if request.engine_id is None else watcher.engine_name(generation.pool, request.engine_id),
         engine_id=request.engine_id,
+        sole_engine_id=_sole_engine_of(request),
         tunables_version=watcher.version_run(generation.pool, request.engine_id),
         origin=generation.origin,
         params=generation.params[0],
@@ -69,6 +71,11 @@ def _itl_seconds(request: InFlight) -> float | None:
             seconds += choice.last_token_at - choice.first_token_at
             num_gaps += len(choice.generated_ids) - 1
     return seconds / num_gaps if num_gaps else None
+
+
+def _sole_engine_of(request: InFlight) -> EngineId | None:
+    engines = {choice.engine_id if choice.attempt == 1 else None for choice in request.choices}
+    return engines.pop() if len(engines) == 1 else None
 
 
 def _objectives_met(

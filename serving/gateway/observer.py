@@ -29,9 +29,11 @@ class Ended:
     they did not come to pass; `itl_seconds` is their mean over the request's streams, `e2e_seconds` from its arrival to
     its end. `meets_ttft` and `meets_itl` say whether a request that finished kept the objectives in force (one without
     tokens has its first answer at its end); of others, nothing does. `num_attempts` is that of the choice that was
-    submitted most often, `engine` the name of the engine that had the request last and `engine_id` its id,
-    `tunables_version` what that one runs (a canary runs another than its pool), `params` what the first choice was
-    sampled by: None where nobody let it in. `spans` are its first choice's, their offsets from the request's arrival.
+    submitted most often, `engine` the name of the engine that had the request last, or failed it, and `engine_id` its
+    id, `sole_engine_id` that of the engine that had all of it from its first attempt on (None where several had),
+    `tunables_version` what the first of these runs (a canary runs another than its pool), `params` what the first
+    choice was sampled by: None where nobody let it in. `spans` are its first choice's, their offsets from the request's
+    arrival.
     """
 
     request_id: RequestId
@@ -52,6 +54,7 @@ class Ended:
     num_attempts: int = 0
     engine: str = ""
     engine_id: EngineId | None = None
+    sole_engine_id: EngineId | None = None
     tunables_version: int | None = None
     origin: Origin = dataclasses.field(default_factory=Origin)
     params: SamplingParams | None = None
@@ -72,7 +75,7 @@ class RequestObserver(Protocol):
 
     All intervals are seconds of the gateway's monotonic clock, but for `queue_seconds`, whose engine part is the
     engine's. Each submitted request ends in exactly one call of `ended`. `engine_id` is whose doing it was; None where
-    no engine has said that it has the request.
+    no engine has said that it has the request, and of an interval in which it moved from one to another.
     """
 
     def submitted(self, pool: PoolName) -> None:

@@ -119,7 +119,7 @@ class InFlight:
     queue_seconds: float | None = None
     """From its arrival to its first scheduling."""
     engine_id: EngineId | None = None
-    """Who accepted any of it last."""
+    """Who accepted any of it last, or failed it."""
 
     @property
     def started(self) -> bool:
@@ -182,6 +182,10 @@ class InFlight:
         refused at once.
         """
         return 0.0 if self.started and not choice.generated_ids else now - self.generation.arrived_at
+
+    def blame_engine_of(self, choice: Choice) -> None:
+        """The request fails for what became of this choice: at the engine that had it, if one had."""
+        self.engine_id = choice.engine_id or self.engine_id
 
     def unfinished(self) -> list[Choice]:
         """The choices that go on."""

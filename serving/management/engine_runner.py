@@ -37,13 +37,14 @@ def build_runner(
     Where the pool says nothing of threads, the engine takes its part of the cores, of which `engines_here` engines
     compute on them. Raises `CommandError`, one line, for what cannot be used.
     """
-    folder, dtype = pool.model, dtype or pool.dtype
-    available = available_bytes()
+    folder, device, dtype = pool.model, device or pool.device, dtype or pool.dtype
+    # An accelerator has memory of its own, of which PyTorch's reason tells.
+    available = available_bytes() if device == "cpu" else None
     try:
         config = read_config(folder)
         runner = ModelRunner(
             folder,
-            device=device or pool.device,
+            device=device,
             dtype=cast(DtypeName, dtype),
             kv_cache_bytes=pool.kv_cache_mb * 2**20,
             num_threads=pool.threads or part_of_cores(engines_here),

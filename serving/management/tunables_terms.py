@@ -63,7 +63,7 @@ def canary_in_words(reading: CanaryReading | None) -> Iterator[str]:
     if reading is None:
         yield "no version is being tried"
         return
-    yield f"version {reading.number} is tried on {reading.engine_id} since {reading.started_at:%H:%M:%S} UTC"
+    yield f"version {reading.number} is tried on {reading.engine_id} since {reading.started_at:%Y-%m-%d %H:%M:%S} UTC"
     if reading.is_gone:
         yield "that engine does not live"
     if reading.seconds is None:

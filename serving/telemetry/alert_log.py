@@ -30,6 +30,7 @@ MOST_ATTEMPTS = 8
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 5.0, 600.0
 _READ_COUNT = 200
 _LONGEST_WHY = 100
+_LOST = "Redis lost what was known of it"
 _NOTICES_AT_ONCE = 20
 _PATIENCE_SECONDS = 4.0
 """A job that has spent so long on slow webhooks leaves the rest to the next one: other jobs wait for it."""
@@ -68,7 +69,7 @@ def store_alerts(redis: Redis, *, now: Now = utc_now) -> int:
             else:
                 _store(alert, now())
         for one in Alert.objects.filter(alert_id__in=lost, ended_at=None).select_related("rule"):
-            _finish(one, now(), moment=now())
+            _finish(one, now(), moment=now(), why=_LOST)
     if entries:
         redis.xdel(keys.alert_log(), *[entry_id for entry_id, _ in entries])
     return len(entries)

@@ -15,7 +15,7 @@ from serving.contracts.actors import Author
 from serving.contracts.errors import InvalidValue, NameTaken, NothingChanges, RuleNotFound, StaleVersion, UnknownField
 from serving.contracts.ids import POOL_NAME
 from serving.contracts.texts import is_storable
-from serving.telemetry.alert_models import AlertRule
+from serving.telemetry.alert_models import AlertNotice, AlertRule
 from serving.telemetry.alerts import Rule
 from serving.telemetry.conditions import Condition
 from serving.telemetry.webhook_signing import fingerprint_of, new_salt, secret_of
@@ -110,6 +110,9 @@ def renew_webhook_secret(rule_id: int, *, author: Author, based_on: str) -> Aler
             raise StaleVersion("somebody renewed this secret meanwhile, or changed the address")
         rule.webhook_salt = new_salt()
         rule.save(update_fields=["webhook_salt"])
+        # What is owed beyond the rule, or told to this address once the rule names another, is signed with it too.
+        told = AlertNotice.objects.filter(alert__rule=rule, url=rule.webhook_url)
+        told.update(webhook_salt=rule.webhook_salt)
         _write_down("webhook secret renewed", rule, author, {})
     return rule
 

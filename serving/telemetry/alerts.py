@@ -26,6 +26,8 @@ _CALM_SECONDS = 10.0
 """An alert is over once its bound has been met for so long: one that flutters is one alert."""
 _GAP_SECONDS = 10.0
 _LEFT_OUT = "its pool is no longer configured"
+_RULE_CHANGED = "its rule was changed"
+_RULE_GONE = "its rule was disabled or deleted"
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +117,10 @@ class AlertWatcher:
             if rule.id not in raised:
                 await self._raise(rule, frame, readings[rule.condition.metric])
         for alert in raised.values():
-            if self._is_over(alert, is_missed=alert.rule_id in {*missed, *early}, now=frame.unix_seconds):
+            is_missed = alert.rule_id in {*missed, *early}
+            if why := self._what_became_of_its_rule(alert):
+                await self._end(alert, frame.unix_seconds, why=why)
+            elif self._is_over(alert, is_missed=is_missed, now=frame.unix_seconds):
                 await self._end(alert, frame.unix_seconds)
         for alert in going_on:
             if self._is_left_out(alert.pool, now=frame.unix_seconds):
@@ -151,10 +156,15 @@ class AlertWatcher:
             if watch.see(readings.get(rule.condition.metric), now=frame.unix_seconds):
                 yield rule
 
-    def _is_over(self, alert: RaisedAlert, *, is_missed: bool, now: float) -> bool:
+    def _what_became_of_its_rule(self, alert: RaisedAlert) -> str:
+        """Empty where the rule that raised it is in force."""
         rule = (self._rules or {}).get(alert.rule_id)
-        if rule is None or rule.revision != alert.revision or not rule.is_of(alert.pool):
-            return True
+        if rule is None:
+            return _RULE_GONE
+        is_the_same = rule.revision == alert.revision and rule.is_of(alert.pool)
+        return "" if is_the_same else _RULE_CHANGED
+
+    def _is_over(self, alert: RaisedAlert, *, is_missed: bool, now: float) -> bool:
         if is_missed:
             self._calm_since.pop(alert.alert_id, None)
             return False

@@ -81,7 +81,7 @@ class RequestMeter:
         recorder.count_ended(ended.outcome, was_running=ended.was_scheduled, engine_id=ended.engine_id)
         recorder.count_tokens(prompt=ended.prompt_tokens, completion=ended.completion_tokens)
         if ended.has_finished:
-            recorder.record_e2e(ended.e2e_seconds, engine_id=ended.engine_id)
+            recorder.record_e2e(ended.e2e_seconds, engine_id=ended.sole_engine_id)
             if ended.meets_ttft and ended.meets_itl:
                 recorder.count_slo_met()
         self._log.note(ended)

@@ -42,7 +42,8 @@ NAMED_GAUGES = (*_NOUGHT_WHERE_LEFT_OUT, "utilisation_by_engine", "memory_by_eng
 _NO_GAUGES = {"unix_seconds", "tunables_version", "percentiles", *_OUTCOME_RATES, _GOODPUT, _REFUSALS, *NAMED_GAUGES}
 GAUGES = tuple(name for name in POINT_FIELDS if name not in _NO_GAUGES)
 
-_GAUGE_DIGITS, _RATE_DIGITS = 4, 3
+_GAUGE_DIGITS, _RATE_DIGITS = 4, 6
+"""One of an hour is 0.000278 a second."""
 
 
 class RollupContent(msgspec.Struct, frozen=True, kw_only=True):

@@ -73,7 +73,8 @@ def taking_work(engines: Iterable[EngineSnapshot]) -> list[EngineSnapshot]:
 
 
 def take_to_all(name: str, number: int, *, reason: str, author: Author, redis: Redis) -> TunablesVersion:
-    """Put the version that is tried in force on every engine; a guardrail of it watches anew from now on.
+    """Put the version that is tried in force on every engine; a guardrail of it, unless it was called off, watches anew
+    from now on.
 
     Raises `PoolNotFound`, and `StaleVersion` where version `number` is not being tried.
     """
@@ -81,9 +82,9 @@ def take_to_all(name: str, number: int, *, reason: str, author: Author, redis: R
     with transaction.atomic():
         version = _lock_tried(name, number, CanaryState.PROMOTED, author=author)
         _audit("canary taken to all", version, author=author, reason=reason)
-        Guardrail.objects.filter(version=version, state=GuardrailState.WATCHING).update(
-            starts_at=timezone.now(), missed_since=None
-        )
+        # One that passed has seen one engine alone.
+        kept = Guardrail.objects.filter(version=version, state__in=(GuardrailState.WATCHING, GuardrailState.PASSED))
+        kept.update(state=GuardrailState.WATCHING, starts_at=timezone.now(), missed_since=None, ended_at=None, note="")
         announce_on_commit(version, redis=redis)
         _note(redis, version, f"version {version.number} is taken to all engines")
     return version

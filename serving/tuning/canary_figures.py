@@ -9,6 +9,7 @@ from serving.contracts.ids import EngineId
 from serving.contracts.messages import EngineSnapshot
 
 _COUNTERS = ("steps_total", "step_seconds_total", "generated_tokens_total", "preemptions_total")
+_CLOCKS_DIFFER_SECONDS = 10.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +63,7 @@ def figures_since(
     seconds: float,
 ) -> list[EngineFigures]:
     """The canary's engine first, then the others by name. `seconds` have passed since the canary began."""
-    found = [_figures(baseline.get(engine.engine_id, {}), engine, canary, seconds) for engine in engines]
+    found = [_figures(baseline.get(engine.engine_id), engine, canary, seconds) for engine in engines]
     return sorted(found, key=lambda figures: (not figures.is_canary, figures.name, figures.engine_id))
 
 
@@ -78,20 +79,28 @@ def work_of(engines: Iterable[EngineFigures]) -> Work:
     )
 
 
-def _figures(before: Mapping[str, float], engine: EngineSnapshot, canary: EngineId, seconds: float) -> EngineFigures:
-    grown = {name: max(0.0, getattr(engine, name) - before.get(name, 0)) for name in _COUNTERS}
+def _figures(
+    before: Mapping[str, float] | None, engine: EngineSnapshot, canary: EngineId, seconds: float
+) -> EngineFigures:
     return EngineFigures(
         engine_id=engine.engine_id,
         name=engine.name,
         is_canary=engine.engine_id == canary,
         version=engine.tunables_version,
-        work=Work(
-            seconds=max(1.0, min(seconds, engine.uptime_seconds)),
-            num_steps=int(grown["steps_total"]),
-            step_seconds=grown["step_seconds_total"],
-            generated_tokens=int(grown["generated_tokens_total"]),
-            num_preemptions=int(grown["preemptions_total"]),
-        ),
+        work=_work_since(before, engine, seconds),
         num_running=engine.num_running,
         num_waiting=engine.num_waiting,
+    )
+
+
+def _work_since(before: Mapping[str, float] | None, engine: EngineSnapshot, seconds: float) -> Work:
+    if before is None and engine.uptime_seconds > seconds + _CLOCKS_DIFFER_SECONDS:
+        return Work()  # it was not heard of when the canary began: what it had counted by then is unknown
+    grown = {name: max(0.0, getattr(engine, name) - (before or {}).get(name, 0)) for name in _COUNTERS}
+    return Work(
+        seconds=max(1.0, min(seconds, engine.uptime_seconds)),
+        num_steps=int(grown["steps_total"]),
+        step_seconds=grown["step_seconds_total"],
+        generated_tokens=int(grown["generated_tokens_total"]),
+        num_preemptions=int(grown["preemptions_total"]),
     )

@@ -7,9 +7,11 @@ other finds it ended.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from datetime import UTC, datetime
 
 from django.db import transaction
+from django.db.models import QuerySet
 from django.utils import timezone
 from redis import Redis
 
@@ -58,15 +60,20 @@ def watched() -> list[Watched]:
     return [_describe(guardrail) for guardrail in found]
 
 
-def note_missed_since(guardrail_id: int, since: float | None) -> None:
+# `starts_at`, where it is given, is when the watch began that was seen: one that began anew meanwhile, as it does when
+# a canary is taken to all, is another, of which nothing was seen yet.
+
+
+def note_missed_since(guardrail_id: int, since: float | None, *, starts_at: float | None = None) -> None:
     """Remember since when the bound is missed (None: it is kept), for the monitor that may take over."""
     moment = None if since is None else datetime.fromtimestamp(since, UTC)
-    Guardrail.objects.filter(pk=guardrail_id, state=GuardrailState.WATCHING).update(missed_since=moment)
+    _watching(guardrail_id, starts_at).update(missed_since=moment)
 
 
-def let_pass(guardrail_id: int) -> bool:
-    """End a watch in which the bound was kept. False where it had ended."""
-    return _end(guardrail_id, GuardrailState.PASSED, note_text="the bound was kept to the end of the watch")
+def let_pass(guardrail_id: int, *, starts_at: float | None = None) -> bool:
+    """End a watch in which the bound was kept. False where it had ended, or began anew."""
+    note_text = "the bound was kept to the end of the watch"
+    return _end(guardrail_id, GuardrailState.PASSED, note_text=note_text, starts_at=starts_at)
 
 
 def call_off(name: str, number: int, *, reason: str, author: Author) -> Guardrail:
@@ -99,21 +106,35 @@ def call_off(name: str, number: int, *, reason: str, author: Author) -> Guardrai
     return guardrail
 
 
-def take_back(guardrail_id: int, *, value: float, redis: Redis) -> TunablesVersion | None:
+def call_off_all_of(pools: Collection[str]) -> None:
+    """End the watch over every version of these pools, which nobody watches from now on: when they are back, nothing
+    could say whether the bound was kept meanwhile."""
+    watching = Guardrail.objects.filter(version__pool__name__in=pools, state=GuardrailState.WATCHING)
+    watching.update(
+        state=GuardrailState.CALLED_OFF,
+        ended_at=timezone.now(),
+        note="called off: its pool was left out before its end",
+    )
+
+
+def take_back(
+    guardrail_id: int, *, value: float, redis: Redis, starts_at: float | None = None
+) -> TunablesVersion | None:
     """End a guardrail whose bound was missed for too long, and store the values of the version before anew.
 
-    None where it had ended meanwhile, as it has once a newer version is stored, or the version before would do no
-    longer, which its note then says.
+    None where it had ended meanwhile, as it has once a newer version is stored, or began anew, or the version before
+    would do no longer, which its note then says.
     """
     try:
         with transaction.atomic():
-            return _take_back(guardrail_id, value=value, redis=redis)
+            return _take_back(guardrail_id, value=value, redis=redis, starts_at=starts_at)
     except DomainError as error:
-        _end(guardrail_id, GuardrailState.STUCK, note_text=f"could not be rolled back: {error.message}", value=value)
+        note_text = f"could not be rolled back: {error.message}"
+        _end(guardrail_id, GuardrailState.STUCK, note_text=note_text, value=value, starts_at=starts_at)
         return None
 
 
-def _take_back(guardrail_id: int, *, value: float, redis: Redis) -> TunablesVersion | None:
+def _take_back(guardrail_id: int, *, value: float, redis: Redis, starts_at: float | None) -> TunablesVersion | None:
     guardrail = Guardrail.objects.select_related("version__pool").filter(pk=guardrail_id).first()
     if guardrail is None:
         return None
@@ -125,7 +146,7 @@ def _take_back(guardrail_id: int, *, value: float, redis: Redis) -> TunablesVers
         return None
     canary = Canary.objects.filter(version=current, state=CanaryState.RUNNING).first()
     reason = _reason(guardrail, value, engine_id=None if canary is None else canary.engine_id)
-    if not _end(guardrail_id, GuardrailState.MISSED, note_text=reason, value=value):
+    if not _end(guardrail_id, GuardrailState.MISSED, note_text=reason, value=value, starts_at=starts_at):
         return None
     if canary is not None:
         end_canary(current, CanaryState.WITHDRAWN, author=GUARDRAIL)
@@ -155,9 +176,21 @@ def _reason(guardrail: Guardrail, value: float, *, engine_id: str | None) -> str
     )
 
 
-def _end(guardrail_id: int, state: GuardrailState, *, note_text: str, value: float | None = None) -> bool:
-    """Whether it was still watched, which is true for one caller alone."""
+def _watching(guardrail_id: int, starts_at: float | None) -> QuerySet[Guardrail]:
     watching = Guardrail.objects.filter(pk=guardrail_id, state=GuardrailState.WATCHING)
+    return watching if starts_at is None else watching.filter(starts_at=datetime.fromtimestamp(starts_at, UTC))
+
+
+def _end(
+    guardrail_id: int,
+    state: GuardrailState,
+    *,
+    note_text: str,
+    value: float | None = None,
+    starts_at: float | None = None,
+) -> bool:
+    """Whether it was still watched, which is true for one caller alone."""
+    watching = _watching(guardrail_id, starts_at)
     return bool(watching.update(state=state, ended_at=timezone.now(), note=note_text[:500], value=value))
 
 

@@ -40,7 +40,7 @@ class TunablesVersion(models.Model):
 
 class GuardrailState(models.TextChoices):
     """What became of a guardrail. `stuck`: it was missed, and the version before would do no longer. `called_off`: an
-    operator did, and the version stays."""
+    operator did, or left the pool out, and the version stays."""
 
     WATCHING = "watching"
     PASSED = "passed"

@@ -51,11 +51,13 @@ def ensure_pool(name: str, model: str, *, author: Author = _FIRST_START) -> Pool
 
 
 def leave_out_others(names: Collection[str], *, author: Author = _START) -> list[str]:
-    """Note of the pools that are not among `names` that they are no longer configured; gives whose note is new."""
+    """Note of the pools that are not among `names` that they are no longer configured, and end the watch over their
+    versions; gives whose note is new."""
     with transaction.atomic():
         others = Pool.objects.select_for_update().filter(unconfigured_since=None).exclude(name__in=names)
         left_out = sorted(others.values_list("name", flat=True))
         Pool.objects.filter(name__in=left_out).update(unconfigured_since=timezone.now())
+        guardrails.call_off_all_of(left_out)
         for name in left_out:
             record("pool left out", actor=author, subject_kind="pool", subject=name, pool=name, reason=_LEFT_OUT)
     return left_out

@@ -29,17 +29,19 @@ class DatabaseBook:
         """What is watched and tried."""
         return cast(Standing, await self._call(read_standing))
 
-    async def note_missed_since(self, guardrail_id: int, since: float | None) -> None:
+    async def note_missed_since(self, watched: guardrails.Watched, since: float | None) -> None:
         """See `guardrails.note_missed_since`."""
-        await self._call(guardrails.note_missed_since, guardrail_id, since)
+        note = functools.partial(guardrails.note_missed_since, starts_at=watched.starts_at)
+        await self._call(note, watched.id, since)
 
-    async def let_pass(self, guardrail_id: int) -> bool:
+    async def let_pass(self, watched: guardrails.Watched) -> bool:
         """See `guardrails.let_pass`."""
-        return bool(await self._call(guardrails.let_pass, guardrail_id))
+        return bool(await self._call(functools.partial(guardrails.let_pass, starts_at=watched.starts_at), watched.id))
 
-    async def take_back(self, guardrail_id: int, value: float) -> object:
+    async def take_back(self, watched: guardrails.Watched, value: float) -> object:
         """See `guardrails.take_back`."""
-        return await self._call(functools.partial(guardrails.take_back, value=value, redis=self._redis), guardrail_id)
+        take_back = functools.partial(guardrails.take_back, value=value, redis=self._redis, starts_at=watched.starts_at)
+        return await self._call(take_back, watched.id)
 
     async def move(self, pool: PoolName, old: EngineId, new: EngineId, *, engines: Sequence[EngineSnapshot]) -> bool:
         """See `canaries.move`."""

@@ -41,11 +41,11 @@ class Book(Protocol):
 
     async def read(self) -> Standing: ...
 
-    async def note_missed_since(self, guardrail_id: int, since: float | None) -> None: ...
+    async def note_missed_since(self, watched: Watched, since: float | None) -> None: ...
 
-    async def let_pass(self, guardrail_id: int) -> bool: ...
+    async def let_pass(self, watched: Watched) -> bool: ...
 
-    async def take_back(self, guardrail_id: int, value: float) -> object: ...
+    async def take_back(self, watched: Watched, value: float) -> object: ...
 
     async def move(
         self, pool: PoolName, old: EngineId, new: EngineId, *, engines: Sequence[EngineSnapshot]
@@ -136,12 +136,12 @@ class Watcher:
         # What another monitor saw missed was found to be the change's doing.
         is_to_blame = before is not None or key in self._kept or now - watched.starts_at >= SNAPSHOT_WINDOW_SECONDS
         if watch.see(reading if is_to_blame else None, now=now) and reading is not None:
-            self._todo["end", watched.id] = functools.partial(self._book.take_back, watched.id, reading.value)
+            self._todo["end", watched.id] = functools.partial(self._book.take_back, watched, reading.value)
         elif watch.missed_since is None and now - watched.starts_at >= watched.watch_seconds:
-            self._todo["end", watched.id] = functools.partial(self._book.let_pass, watched.id)
+            self._todo["end", watched.id] = functools.partial(self._book.let_pass, watched)
         elif watch.missed_since != before:
             self._todo["since", watched.id] = functools.partial(
-                self._book.note_missed_since, watched.id, watch.missed_since
+                self._book.note_missed_since, watched, watch.missed_since
             )
 
     def _find_successor(self, frame: Frame) -> None:

@@ -73,7 +73,10 @@ def test_a_fault_of_a_job_is_still_told_in_full(caplog: pytest.LogCaptureFixture
     assert [record.exc_info is not None for record in caplog.records if record.levelname == "ERROR"] == [True]
 
 
-def test_all_jobs_are_of_this_kind(settings: LazySettings, caplog: pytest.LogCaptureFixture) -> None:
+def test_all_jobs_are_of_this_kind(
+    settings: LazySettings, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "outages", JobOutages())
     app.autodiscover_tasks(force=True)
     settings.REDIS_URL = "redis://127.0.0.1:1"
     ours = [name for name in app.tasks if not name.startswith("celery.")]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 
+import pytest
+from celery.beat import logger as beat_logger
+
 from serving.config.quiet_logs import Unrepeated
 from tests.telemetry.conftest import Clock
 
@@ -31,3 +34,15 @@ def test_what_passes_is_one_line() -> None:
     said = record("error in %r: refused\n\tIs the server running?", "pool-1")
     assert Unrepeated().filter(said)
     assert said.getMessage() == "error in 'pool-1': refused"
+
+
+def test_a_beat_that_can_send_nothing_says_so_in_one_line_for_all_jobs(caplog: pytest.LogCaptureFixture) -> None:
+    assert any(isinstance(each, Unrepeated) for each in beat_logger.filters)
+    for job in ("drain", "settle", "drain"):
+        try:
+            raise ConnectionError(f"{job}: refused")
+        except ConnectionError as error:
+            beat_logger.error("Message Error: %s\n%s", error, ["frame"], exc_info=True)
+    assert [(record.getMessage(), record.exc_info) for record in caplog.records] == [
+        ("Message Error: drain: refused", None)
+    ]

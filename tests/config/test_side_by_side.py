@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.config.toys import wait_for
 
 SCRIPT = Path(__file__).resolve().parents[1] / "side_by_side.py"
 
@@ -33,3 +36,16 @@ def test_whoever_fails_ends_both(command: str, beside: str) -> None:
     done = run(command, beside)
     assert done.returncode == 3
     assert "why" in done.stdout or "why" not in beside
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_whoever_stops_it_stops_both(number: signal.Signals, tmp_path: Path) -> None:
+    each = [f"echo $$ > {tmp_path}/{name}; mv {tmp_path}/{name} {tmp_path}/{name}.pid; exec sleep 600" for name in "ab"]
+    both = subprocess.Popen([sys.executable, SCRIPT, *each])
+    wait_for(lambda: len(list(tmp_path.glob("*.pid"))) == 2)
+    pids = [int(path.read_text()) for path in tmp_path.glob("*.pid")]
+    both.send_signal(number)
+    assert both.wait() == 128 + number
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

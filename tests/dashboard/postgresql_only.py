@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+import pytest
 from channels.db import database_sync_to_async
 from django.conf import settings
 from django.db import connection
@@ -12,6 +13,7 @@ from django.db import connection
 from dashboard.consumers import Limits
 from tests.dashboard.conftest import OpenPage
 from tests.dashboard.harness import PATIENCE_SECONDS, Services, new_session
+from tests.dashboard.tenancy import browser
 from tests.dashboard.test_live import TICK, Clock, consumer_of
 from tests.dashboard.test_prompting import ScriptedPrompter, ask, delta
 
@@ -64,3 +66,13 @@ async def test_answers_that_take_their_time_hold_no_database_connection(applicat
     assert not any(task.done() for task in asking)
     go_on.set()
     assert [answer.status_code for answer in await asyncio.gather(*asking)] == [200] * num_prompts
+
+
+@pytest.mark.parametrize("path", ["/console/", "/console/account/", "/console/fleet/", "/console/session.json"])
+async def test_pages_that_are_loaded_at_once_do_not_wait_for_each_others_connections(
+    application: Any, path: str
+) -> None:
+    most = settings.DATABASES["default"]["OPTIONS"]["pool"]["max_size"]
+    async with browser(application, await new_session("operator")) as client:
+        loaded = await asyncio.gather(*(client.get(path) for _ in range(3 * most)))
+    assert [page.status_code for page in loaded] == [200] * 3 * most

@@ -83,6 +83,16 @@ async def test_a_form_that_is_about_to_be_sent_learns_whose_session_it_is(applic
     assert told == [(None, False), ("ann", True), ("ben", False)]
 
 
+async def test_a_user_who_is_no_operator_gets_a_form_to_sign_out_with(application: Any, pool: str) -> None:
+    async with browser(application, await new_session("ben", is_staff=False)) as client:
+        page = await client.get("/console/")
+    assert page.status_code == 403
+    # `sending.js` lets that form go whatever the user may do; all others are for operators.
+    assert re.findall(r'<form method="post"[^>]*>', page.text) == [
+        '<form method="post" action="/console/logout/" data-for-all>'
+    ]
+
+
 @pytest.mark.django_db
 def test_permissions_follow_account_and_right() -> None:
     steering, watching = make_user("ann"), make_user("ben", may_steer=False)

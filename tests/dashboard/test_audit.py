@@ -168,12 +168,12 @@ async def test_csv_comes_in_pieces_with_one_header(auditor: httpx.AsyncClient, m
         ("until", "9999-12-31T23:59:59-23:59", "until must be a moment of UTC"),
         ("action", "key lost", "that the list offers, not 'key lost'"),
         ("actor_kind", "ghost", "actor_kind must be one of user, key, command, system, not 'ghost'"),
-        ("actor", "a\0b", "actor must be a text of at most 200 printable characters"),
+        ("actor", "a\0b", "actor must be a text of at most 200 characters, without NUL"),
         ("tenant", "x" * 201, "tenant must be a text of at most 200"),
         (
             "pool",
             "fp-0123456789ab-abcdefghijklmnop",
-            "pool must be a text of at most 200 printable characters, without API keys",
+            "pool must be a text of at most 200 characters, without NUL and API keys",
         ),
     ],
 )

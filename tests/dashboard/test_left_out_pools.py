@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import datetime
+
 import httpx
 import pytest
 
 from dashboard import protocol
+from serving.telemetry.models import Rollup
+from serving.telemetry.rollups import encode_content
 from serving.tuning import services as tuning
-from serving.tuning.selectors import current_version
+from serving.tuning.models import Pool
+from serving.tuning.selectors import current_version, find_pool
 from tests.dashboard.conftest import OpenPage
 from tests.dashboard.harness import POOL, Page, Services
 from tests.dashboard.tenancy import browser, fields_of, in_thread, page_of, session_of, words
+from tests.telemetry.test_rollups import stretch
 from tests.tuning.engines import beat
 
 GONE = f"/console/pools/{POOL}/"
@@ -40,6 +46,21 @@ async def test_its_pages_say_since_when_and_offer_nothing_to_do(admin_of_it: htt
         assert word not in page, word
     if path != "versions/1/":
         assert "quieter" in page
+
+
+@pytest.mark.parametrize("seconds", [600, 3600])
+async def test_its_last_figures_reach_to_the_moment_at_which_it_was_left_out(
+    admin_of_it: httpx.AsyncClient, seconds: int
+) -> None:
+    at = (await in_thread(find_pool)(POOL)).unconfigured_since
+    content = encode_content(stretch(*[0.2] * 1234))
+    begins = datetime.datetime.fromtimestamp(at.timestamp() // seconds * seconds, tz=datetime.UTC)
+    age = datetime.timedelta(days=0 if seconds == 600 else 60)  # as it is looked at long after
+    await in_thread(Rollup.objects.create)(pool=POOL, seconds=seconds, starts_at=begins - age, content=content)
+    await in_thread(Pool.objects.filter(name=POOL).update)(unconfigured_since=at - age)
+    page = words(await page_of(admin_of_it, GONE))
+    assert "Nothing was measured" not in page
+    assert "1,234" in page
 
 
 async def test_its_past_is_read_and_what_is_done_to_it_refused(admin_of_it: httpx.AsyncClient) -> None:

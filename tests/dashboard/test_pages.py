@@ -269,3 +269,11 @@ async def test_the_live_page_is_found_by_its_name_too(client: httpx.AsyncClient)
     response = await client.get("/console/live/")
     assert response.status_code == 200
     assert f"/console/live/{POOL}" in response.text
+
+
+@pytest.mark.parametrize("charset", ["unicode_escape", "utf-7", "UTF-16"])
+async def test_forms_in_other_encodings_are_refused(client: httpx.AsyncClient, charset: str) -> None:
+    kind = {"Content-Type": f"application/x-www-form-urlencoded; charset={charset}"}
+    response = await client.post("/console/login/", content=rb"username=\ud800&password=x", headers=kind)
+    assert response.status_code == 400
+    assert charset in response.text

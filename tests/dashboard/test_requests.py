@@ -8,6 +8,7 @@ import html
 import re
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx
 import pytest
@@ -49,7 +50,7 @@ FAULTS = [
     ("key", "fp-xyz", "key must be the public part of a key"),
     ("min_e2e_ms", "-1", "min_e2e_ms must be a number of milliseconds from 0 to 86400000, not '-1'"),
     ("min_itl_ms", "nan", "min_itl_ms must be a number of milliseconds"),
-    ("tenant", "x" * 101, "tenant must be a text of at most 100 printable characters"),
+    ("tenant", "x" * 101, "tenant must be a text of at most 100 characters"),
     ("sort", "random", "sort must be one of newest, oldest"),
 ]
 
@@ -97,6 +98,12 @@ async def test_an_address_says_which_requests_are_shown_and_how(operator: httpx.
     await _log_five()
     expected = {query: await ids_at(operator, f"?{query}") for query in VIEWS}
     assert expected == {query: [f"req_{name}" for name in names] for query, names in VIEWS.items()}
+
+
+@pytest.mark.parametrize("tenant", ["Familie \U0001f468\u200d\U0001f467", "\u200fשלום", "a\u00a0b"])
+async def test_a_tenant_is_looked_for_whatever_its_name_holds(operator: httpx.AsyncClient, tenant: str) -> None:
+    await log_requests({"request_id": "req_a", "tenant": tenant}, {"request_id": "req_b"})
+    assert await ids_at(operator, f"?{urlencode({'tenant': tenant})}") == ["req_a"]
 
 
 async def _log_five() -> None:

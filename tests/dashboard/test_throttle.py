@@ -125,6 +125,15 @@ async def test_the_page_holds_back_and_tells_nothing_of_who_exists(application: 
     assert [event.subject for event in noted] == ["ann" if name == "ann" else "(a name that no user has)"]
 
 
+async def test_a_name_is_counted_as_it_is_read_whatever_is_typed_around_it(application: Any, pool: str) -> None:
+    await database_sync_to_async(User.objects.create_superuser)("ann", password=PASSWORD)
+    async with browser(application, None) as client:
+        for _ in range(MAX_FAILURES["name"]):
+            await sign_in(client, "ann", "wrong password")
+        for name in (" ann ", " " * 252 + "ann", " " * 300 + "ann", "\uff41nn"):
+            assert (await sign_in(client, name, PASSWORD)).status_code == 429
+
+
 async def test_after_the_hold_the_right_password_lets_in(application: Any, services: Services, pool: str) -> None:
     await database_sync_to_async(User.objects.create_superuser)("ann", password=PASSWORD)
     async with browser(application, None) as client:

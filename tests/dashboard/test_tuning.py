@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from serving.audit.models import AuditEvent
+from serving.contracts import keys
 from serving.contracts.guardrails import GuardrailTerms
 from serving.contracts.presets import PRESETS
 from serving.contracts.tunables import Tunables, describe
@@ -148,6 +149,7 @@ async def test_canary_is_shown_with_its_engine_and_taken_to_all(steerer: httpx.A
     beat(redis, "engine-1", steps_total=300, step_seconds_total=4.0, tunables_version=2)
     page = await page_of(steerer, TUNING)
     assert "Version 2 is being tried" in words(page)
+    assert re.search(r"on engine-1 since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d; version 1 is in force", words(page))
     assert "version 1 is in force" in words(page)
     assert "canary engine-1 2 10 ms" in words(page)
     assert "/roll-back" not in page
@@ -172,9 +174,23 @@ async def test_canary_is_told_beside_the_other_engines_and_from_what_requests(
     page = words(await page_of(steerer, TUNING))
     assert "TTFT 50 → 40 200 ms → to 100 ms ↓ 50 % better" in page
     assert "too few to tell" in page
-    assert "TTFT p95 above 500 ms for 30 s, measured on engine-2 alone, watched until" in page
+    assert re.search(r"above 500 ms for 30 s, measured on engine-2 alone, watched until \d{4}-\d\d-\d\d ", page)
     await in_thread(canaries.take_to_all)(POOL, 2, reason="", author="ann", redis=redis)
     assert "for 30 s, measured over all engines, watched until" in words(await page_of(steerer, TUNING))
+
+
+async def test_canary_whose_engine_is_gone_is_shown_and_may_be_taken_back(
+    steerer: httpx.AsyncClient, services: Services
+) -> None:
+    redis = services.blocking_redis
+    gone, _ = beat(redis, "engine-1", "engine-2")
+    await store(services, {"max_running": 8}, canary=True)
+    write_frame(redis, version=2, engine_id="engine-1")
+    redis.delete(keys.heartbeat(gone.engine_id))
+    beat(redis, "engine-2", preemptions_total=3)
+    page = await page_of(steerer, TUNING)
+    assert "Its engine, engine-1, does not live." in words(page)
+    assert fields_of(page, action=f"{TUNING}canary/2/back")
 
 
 async def test_engine_that_tries_a_preset_is_chosen_in_the_form(steerer: httpx.AsyncClient, services: Services) -> None:

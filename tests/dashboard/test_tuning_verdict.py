@@ -101,3 +101,10 @@ def test_nothing_is_said_where_no_monitor_tells_and_little_at_the_beginning() ->
     verdict = told(nothing, nothing)
     assert verdict.summary == "Too few requests to tell yet"
     assert verdict.intervals[0].figures[0].before == "–"
+
+
+@pytest.mark.parametrize("is_canary_gone", [True, False])
+def test_a_side_whose_engines_are_gone_is_too_few_to_tell(is_canary_gone: bool) -> None:
+    gone, living = dataclasses.replace(side(40, ttft=0.1), work=Work()), side(40, ttft=0.1, num_preemptions=3)
+    preemptions = told(*((living, gone) if is_canary_gone else (gone, living))).work[2]
+    assert preemptions.words == TOO_FEW

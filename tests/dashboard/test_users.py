@@ -139,6 +139,10 @@ async def test_a_new_user_chooses_a_password_before_anything_else(application: A
     async with browser(application, None) as client:
         form = {**fields_of(await page_of(client, "/console/login/")), "username": "olga", "password": password}
         assert (await client.post("/console/login/", data=form)).status_code == 302
+        session = (await client.get("/console/session.json")).json()
+        assert session == {"user": "olga", "may_watch": True, "must_change_password": True}
+        # `sending.js` lets the forms of this page go all the same.
+        assert "data-for-all" in await page_of(client, "/console/account/")
         for path in ("/console/", "/console/tuning/", "/console/alerts/banner"):
             sent = await client.get(path)
             assert (sent.status_code, sent.headers["Location"]) == (302, "/console/account/"), path
@@ -161,6 +165,26 @@ async def test_names_that_cannot_be_are_refused_and_what_was_typed_stays(admin: 
         assert (fields["role"], fields["reason"]) == ("auditor", "because")
         assert "secret" not in refused.text
     assert await User.objects.acount() == 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("name", ["\u00a8x", "\ufdfa" * 10, "\uff46\uff50-0123456789ab-secret"])
+def test_a_name_is_judged_as_it_is_kept(name: str) -> None:
+    with pytest.raises(InvalidValue, match=r"^name must be "):
+        users.make_user(name, role="viewer", author=COMMAND_LINE)
+    assert not User.objects.exists()
+
+
+async def test_a_name_is_shown_as_it_is_kept(admin: httpx.AsyncClient) -> None:
+    made = await submit(admin, f"{USERS}new/", name="\uff4flga", role="viewer")
+    assert "Hand it to olga" in words(made.text)
+
+
+@pytest.mark.django_db
+def test_names_that_differ_in_case_alone_are_one_on_every_database() -> None:
+    users.make_user("ärger", role="viewer", author=COMMAND_LINE)
+    with pytest.raises(InvalidValue, match="in whatever case"):
+        users.make_user("Ärger", role="viewer", author=COMMAND_LINE)
 
 
 async def test_a_role_that_is_none_and_a_reason_that_cannot_be_kept_are_refused(

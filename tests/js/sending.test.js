@@ -45,6 +45,20 @@ test("whoever may no longer use the console is told so", async () => {
   assert.match((await hindrance("ann", session("ann", false))).text, /may not use the console/);
 });
 
+test("whoever may not use the console can still sign out of it", async () => {
+  const signingOut = { url: "/console/session.json", user: "ann", isForAll: true };
+  assert.equal(await hindranceTo({ ...signingOut, fetch: async () => session("ann", false)() }), null);
+  const other = await hindranceTo({ ...signingOut, fetch: async () => session("ben", false)() });
+  assert.match(other.text, /ben has signed in in another window/);
+});
+
+test("whoever has to choose a password first is told so, and can", async () => {
+  const fetch = async () => new Response(JSON.stringify({ user: "ann", may_watch: true, must_change_password: true }));
+  const form = { url: "/console/session.json", user: "ann", fetch };
+  assert.match((await hindranceTo(form)).text, /choose a password of your own first.*still here/);
+  assert.equal(await hindranceTo({ ...form, isForAll: true }), null);
+});
+
 test("the newest token is the cookie's, and without one the page's own", () => {
   assert.equal(currentToken("drawn", "theme=dark; csrftoken=newest; x=1"), "newest");
   assert.equal(currentToken("drawn", "not_csrftoken=other"), "drawn");

@@ -18,6 +18,13 @@ test("Live tells which version is tried, where, and since when", () => {
   assert.equal(noticeAt(900), told("since just now"));
 });
 
+test("how long is told by the server's clock, and stands still while paused", () => {
+  const ring = { newestSeconds: 1000 + 185 };
+  const moment = { frame: { trial: TRIAL }, ring };
+  assert.match(trialInWords({ paused: null, now: 0, ...moment }), /alone for 3 m;/);
+  assert.match(trialInWords({ paused: moment, now: 9e9, frame: { trial: null } }), /alone for 3 m;/);
+});
+
 test("nothing is told where nothing is tried, or an older server tells of none", () => {
   assert.equal(noticeAt(2000, null), "");
   assert.equal(trialInWords({ paused: null, now: 0, frame: {} }), "");

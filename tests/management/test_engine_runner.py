@@ -69,6 +69,14 @@ def test_a_model_that_does_not_fit_is_one_line_with_the_numbers(
     assert "\n" not in line
 
 
+def test_of_an_accelerator_the_memory_of_the_machine_tells_nothing(
+    pool: PoolSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse(monkeypatch, KVCacheProblem("no memory for a KV cache of 4294967296 bytes on cuda (CUDA out of memory.)"))
+    with pytest.raises(CommandError, match=r"of 4,096 MiB are needed \(no memory .* \(CUDA out of memory.\)\)"):
+        engine_runner.build_runner(pool, device="cuda")
+
+
 def test_a_cache_that_is_set_too_small_is_no_shortage(pool: PoolSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     refuse(monkeypatch, KVCacheProblem("a KV cache of 9 bytes holds 0 blocks"))
     with pytest.raises(CommandError, match=r"^a KV cache of 9 bytes holds 0 blocks$"):

@@ -101,6 +101,7 @@ def test_an_alert_that_a_redis_without_data_forgot_is_over(blocking: BlockingRed
     alert_log.store_alerts(blocking, now=clock)
     alert = Alert.objects.get()
     assert alert.ended_at == clock.now
+    assert alert.why_ended == "Redis lost what was known of it"
     assert sorted(alert.notices.values_list("kind", flat=True)) == ["began", "ended"]
 
 
@@ -250,7 +251,28 @@ def test_a_renewed_secret_signs_what_is_owed_and_a_secret_of_another_address_doe
     (_, began, body), (_, ended, end) = hook.taken
     assert is_ours(began, body, secret=alert_rules.webhook_secret(renewed), now=clock)
     assert not is_ours(ended, end, secret=alert_rules.webhook_secret(moved), now=clock), "the old address was told"
-    assert is_ours(ended, end, secret=alert_rules.webhook_secret(changed), now=clock)
+    assert is_ours(ended, end, secret=alert_rules.webhook_secret(renewed), now=clock), "which is what it was given last"
+
+
+def test_a_renewed_secret_signs_the_end_that_is_owed_beyond_its_rule(
+    blocking: BlockingRedis, stored_rule: Any, hook: Any
+) -> None:
+    url = f"http://127.0.0.1:{hook.server_address[1]}/hook"
+    rule = alert_rules.change_rule(stored_rule.pk, {"webhook_url": url}, author="ada", allowed_hosts=HOSTS)
+    raise_and_end(blocking, rule.pk, ends=False)
+    clock = WallClock()
+    alert_log.store_alerts(blocking, now=clock)
+    alert_log.deliver_notices(allowed_hosts=HOSTS, now=clock)
+    renewed = alert_rules.renew_webhook_secret(rule.pk, author="ada", based_on=fingerprint_of(rule.webhook_salt))
+    alert_rules.delete_rule(rule.pk, author="ada")
+    (raised,) = blocking.hvals(keys.alerts())
+    blocking.xadd(
+        keys.alert_log(), {keys.FIELD: encode_alert(msgspec.structs.replace(decode_alert(raised), ended_at=20.0))}
+    )
+    alert_log.store_alerts(blocking, now=clock)
+    alert_log.deliver_notices(allowed_hosts=HOSTS, now=clock)
+    _, (_, ended, end) = hook.taken
+    assert is_ours(ended, end, secret=alert_rules.webhook_secret(renewed), now=clock)
 
 
 def test_an_alert_of_a_pool_that_was_left_out_ends_with_its_reason(blocking: BlockingRedis, stored_rule: Any) -> None:

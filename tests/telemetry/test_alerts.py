@@ -110,13 +110,24 @@ async def test_a_monitor_that_takes_over_ends_no_share_that_it_cannot_tell_yet(r
     assert goes_on == [], "a minute without requests is no miss"
 
 
-@pytest.mark.parametrize("rules_then", [[], [rule(revision=2)], [rule(pool="other")]])
-async def test_it_ends_with_the_rule_that_raised_it(watched: Watched, rules: Rules, rules_then: list[Rule]) -> None:
+@pytest.mark.parametrize(
+    ("rules_then", "why"),
+    [
+        ([], "its rule was disabled or deleted"),
+        ([rule(revision=2)], "its rule was changed"),
+        ([rule(pool="other")], "its rule was changed"),
+    ],
+)
+async def test_it_ends_with_the_rule_that_raised_it_and_says_so(
+    watched: Watched, redis: Redis, rules: Rules, rules_then: list[Rule], why: str
+) -> None:
     for second in (1, 11):
         await watched.see(second)
     rules.rules = rules_then
     await watched.see(17)
     assert await watched.see(17.5) == []
+    (_, (_, ended)) = await redis.xrange(keys.alert_log())
+    assert decode_alert(ended[keys.FIELD]).why_ended == why
 
 
 async def test_what_goes_on_of_a_pool_that_is_configured_no_longer_ends_once_and_says_why(

@@ -68,6 +68,14 @@ def test_every_number_of_a_point_is_a_gauge_or_counted_exactly() -> None:
     assert rest == {"unix_seconds", "tunables_version", "percentiles", "refusals_per_second", *NAMED_GAUGES}
 
 
+@pytest.mark.parametrize("seconds", [600, 3600])
+def test_what_happens_once_in_a_long_stretch_is_told_as_it_was(seconds: int) -> None:
+    once = msgspec.structs.replace(stretch(**{"refused:queue_full": 1, "finished:stop": 1}), seconds=seconds)
+    told = row(once)
+    rates = (told["refusals_per_second"]["queue_full"], told["refused_per_second"], told["finished_per_second"])
+    assert rates == pytest.approx((1 / seconds,) * 3, rel=0.01)
+
+
 def test_who_waits_by_priority_is_a_mean_over_all_points_that_told_of_any() -> None:
     points = [
         point_at(1.0, waiting_by_priority={"0": 4, "-1": 2}),

@@ -17,6 +17,7 @@ from serving.contracts.tunables import Tunables
 from serving.management.commands.runmonitor import stored_tunables
 from serving.telemetry.reconciler import StoredForPool, Trial
 from serving.tuning import canaries, selectors, services
+from serving.tuning.canary_figures import figures_since, work_of
 from serving.tuning.canary_reading import CanaryReading, read_canary
 from serving.tuning.living import living_engines
 from serving.tuning.models import Canary, TunablesVersion
@@ -203,3 +204,15 @@ def test_the_comparison_is_of_this_trial_and_of_frames_that_are_new(pool: str, r
         assert read(**other).seconds is None
     canaries.take_to_all(pool, 2, reason="", author="ann", redis=redis)
     assert read_canary(found, engines, redis) is None
+
+
+def test_of_an_engine_that_was_not_heard_of_at_the_beginning_nothing_is_known(pool: str, redis: Redis) -> None:
+    beat(redis, "engine-1", "engine-2")
+    begin(redis)
+    old, new = (
+        snapshot("old", steps_total=90_000, uptime_seconds=9000.0),
+        snapshot("new", steps_total=40, uptime_seconds=20.0),
+    )
+    figures = figures_since(Canary.objects.get().baseline, [old, new], canary=EngineId("engine-1"), seconds=30.0)
+    assert {engine.engine_id: engine.work.num_steps for engine in figures} == {"new": 40, "old": 0}
+    assert work_of(figures).seconds == 20.0

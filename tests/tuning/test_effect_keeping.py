@@ -9,6 +9,8 @@ import pytest
 from django.utils import timezone
 from redis import Redis
 
+from serving.config.celery import app
+from serving.config.job_outages import JobOutages
 from serving.telemetry import chronicle
 from serving.telemetry.models import Rollup
 from serving.telemetry.rollups import StretchEntry, encode_content, encode_entry
@@ -16,7 +18,6 @@ from serving.tuning import canaries, selectors, services
 from serving.tuning.effect_keeping import SETTLED, KeptEffect, keep_effects, kept_effects
 from serving.tuning.effects import LOOK
 from serving.tuning.models import TunablesVersion, VersionEffect
-from serving.tuning.tasks import keep_effects as keep_effects_task
 from tests.telemetry.test_rollups import stretch
 from tests.tuning.conftest import POOL
 from tests.tuning.engines import beat
@@ -107,11 +108,20 @@ def test_what_one_engine_alone_ran_had_no_effect_on_the_pool(pool: str, redis: R
 
 
 def test_job_keeps_them_and_outlives_a_redis_that_is_away(
-    changed_at: datetime.datetime, valkey: str, settings: Any, caplog: pytest.LogCaptureFixture
+    changed_at: datetime.datetime,
+    valkey: str,
+    settings: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    app.autodiscover_tasks(force=True)
+    monkeypatch.setattr(app, "outages", JobOutages())
+    job = app.tasks["tuning.keep_effects"]
     settings.REDIS_URL = "unix:///nowhere/valkey.sock"
-    keep_effects_task()
-    assert "what versions did cannot be kept now" in caplog.text
+    for _ in range(2):
+        assert job.apply().failed()
+    assert [line.partition(" (")[0] for line in caplog.messages] == ["Redis does not answer"]
     settings.REDIS_URL = valkey
-    keep_effects_task()
+    assert job.apply().successful()
+    assert caplog.messages[1].startswith("Redis answers again")
     assert list(kept()) == [2]

@@ -176,3 +176,38 @@ def test_a_canary_taken_to_all_is_watched_from_then_on(pool: str, redis: Redis) 
     (after,) = guardrails.watched()
     assert after.starts_at > before.starts_at
     assert after.missed_since is None
+
+
+@pytest.mark.parametrize("is_called_off", [False, True])
+def test_what_passed_on_one_engine_is_watched_again_on_all_unless_called_off(
+    pool: str, redis: Redis, is_called_off: bool
+) -> None:
+    beat(redis, "engine-1", "engine-2")
+    services.change(pool, {"max_running": 8}, reason="", author="ann", redis=redis, guardrail=TERMS, canary=True)
+    (before,) = guardrails.watched()
+    if is_called_off:
+        guardrails.call_off(pool, 2, reason="", author="ben")
+    else:
+        assert guardrails.let_pass(before.id)
+    canaries.take_to_all(pool, 2, reason="", author="ann", redis=redis)
+    assert [(watched.id, watched.starts_at > before.starts_at) for watched in guardrails.watched()] == (
+        [] if is_called_off else [(before.id, True)]
+    )
+    guardrail = Guardrail.objects.get()
+    if not is_called_off:
+        assert (guardrail.ended_at, guardrail.note) == (None, "")
+
+
+def test_what_a_monitor_saw_of_a_canary_ends_no_watch_that_began_anew_meanwhile(pool: str, redis: Redis) -> None:
+    beat(redis, "engine-1", "engine-2")
+    services.change(pool, {"max_running": 8}, reason="", author="ann", redis=redis, guardrail=TERMS, canary=True)
+    (seen,) = guardrails.watched()
+    canaries.take_to_all(pool, 2, reason="", author="ann", redis=redis)
+    guardrails.note_missed_since(seen.id, 1000.0, starts_at=seen.starts_at)
+    assert not guardrails.let_pass(seen.id, starts_at=seen.starts_at)
+    assert guardrails.take_back(seen.id, value=812.0, redis=redis, starts_at=seen.starts_at) is None
+    (watched,) = guardrails.watched()
+    assert (watched.starts_at > seen.starts_at, watched.missed_since) == (True, None)
+    guardrails.note_missed_since(watched.id, 1000.0, starts_at=watched.starts_at)
+    assert guardrails.watched()[0].missed_since == 1000.0
+    assert guardrails.let_pass(watched.id, starts_at=watched.starts_at)

@@ -11,8 +11,9 @@ from redis import Redis
 
 from serving.audit.models import AuditEvent
 from serving.contracts.errors import InvalidValue, PoolNotConfigured
+from serving.contracts.guardrails import GuardrailTerms
 from serving.management.commands import runmonitor
-from serving.tuning import canaries, selectors, services
+from serving.tuning import canaries, guardrails, selectors, services
 from serving.tuning.watch_book import read_standing
 from tests.tuning.conftest import POOL
 
@@ -61,6 +62,19 @@ def test_no_monitor_watches_it_and_no_pool_sends_it_long_prompts(left_out: str, 
     assert read_standing().trials == {}
     with pytest.raises(InvalidValue, match="long_prompt_pool"):
         services.change(OTHER, {"long_prompt_pool": POOL}, reason="", author="ada", redis=redis)
+
+
+def test_nobody_watches_its_versions_and_none_is_said_to_have_been_watched(pool: str, redis: Redis) -> None:
+    services.ensure_pool(OTHER, "a-model")
+    terms = GuardrailTerms(metric="ttft_p95", bound=500, window_seconds=30, watch_seconds=600)
+    for name in (pool, OTHER):
+        services.change(name, {"max_running": 8}, reason="", author="ada", redis=redis, guardrail=terms)
+    services.leave_out_others([OTHER])
+    guardrail = selectors.newest_guardrail(selectors.find_pool(pool))
+    assert guardrail is not None
+    assert (guardrail.state, guardrail.note) == ("called_off", "called off: its pool was left out before its end")
+    assert guardrail.ended_at is not None
+    assert [watched.pool for watched in guardrails.watched()] == [OTHER]
 
 
 def test_the_command_shows_it_with_a_warning_and_changes_nothing(left_out: str, valkey: str, settings: Any) -> None:

@@ -46,14 +46,14 @@ class FakeBook:
         self._check()
         return self.standing
 
-    async def note_missed_since(self, guardrail_id: int, since: float | None) -> None:
-        self._note("missed since", guardrail_id, since)
+    async def note_missed_since(self, watched: Watched, since: float | None) -> None:
+        self._note("missed since", watched.id, since)
 
-    async def let_pass(self, guardrail_id: int) -> bool:
-        return self._end("passed", guardrail_id)
+    async def let_pass(self, watched: Watched) -> bool:
+        return self._end("passed", watched.id)
 
-    async def take_back(self, guardrail_id: int, value: float) -> object:
-        return self._end("taken back", guardrail_id, value)
+    async def take_back(self, watched: Watched, value: float) -> object:
+        return self._end("taken back", watched.id, value)
 
     async def move(self, pool: PoolName, old: EngineId, new: EngineId, *, engines: Sequence[EngineSnapshot]) -> bool:
         self._note("moved", pool, old, new, [engine.engine_id for engine in engines])

@@ -9,6 +9,8 @@ const WITHIN_MS = 8000;
 const AWAY = "Nothing was sent: the server does not answer. What you typed is still here; try again.";
 const SIGNED_OUT = "Nothing was sent: you are signed out. Sign in in another tab, then send it again from here.";
 const NO_OPERATOR = "Nothing was sent: your account may not use the console any more.";
+const OTHERS_PASSWORD =
+  "Nothing was sent: choose a password of your own first, on the page of your account. What you typed is still here.";
 const REDRAWN = "Nothing was sent: the page changed meanwhile. Look at it, and try again.";
 
 /** @typedef {{text: string, isSignedOut: boolean}} Hindrance why a form must not be sent */
@@ -19,19 +21,23 @@ const REDRAWN = "Nothing was sent: the page changed meanwhile. Look at it, and t
  * @param {object} parts
  * @param {string} parts.url
  * @param {string} parts.user whose page this is; empty where nobody is signed in, as on the page to sign in at
+ * @param {boolean} [parts.isForAll] whether it is also for those who may not use the console, or not yet: they may sign
+ *   out, and choose a password
  * @param {typeof globalThis.fetch} [parts.fetch]
  * @returns {Promise<Hindrance | null>}
  */
-export async function hindranceTo({ url, user, fetch = globalThis.fetch }) {
+export async function hindranceTo({ url, user, isForAll = false, fetch = globalThis.fetch }) {
   try {
     const signal = AbortSignal.timeout(WITHIN_MS);
     const response = await fetch(url, { headers: { Accept: "application/json" }, cache: "no-store", signal });
     if (!response.ok) return { text: refusedWith(response.status), isSignedOut: false };
-    const { user: now, may_watch: mayWatch } = await response.json();
+    const { user: now, may_watch: mayWatch, must_change_password: mustChange } = await response.json();
     if (user === "") return null;
     if (now === null) return { text: SIGNED_OUT, isSignedOut: true };
     if (now !== user) return { text: takenOverBy(now), isSignedOut: false };
-    return mayWatch ? null : { text: NO_OPERATOR, isSignedOut: false };
+    if (isForAll) return null;
+    if (!mayWatch) return { text: NO_OPERATOR, isSignedOut: false };
+    return mustChange ? { text: OTHERS_PASSWORD, isSignedOut: false } : null;
   } catch {
     return { text: AWAY, isSignedOut: false };
   }
@@ -69,7 +75,7 @@ function guard(notice) {
   async function ask(form, button) {
     asking.add(form);
     tell(null);
-    const hindrance = await hindranceTo({ url, user });
+    const hindrance = await hindranceTo({ url, user, isForAll: form.hasAttribute("data-for-all") });
     asking.delete(form);
     if (hindrance !== null) return tell(hindrance);
     if (!form.isConnected) return tell({ text: REDRAWN, isSignedOut: false });

@@ -24,9 +24,12 @@ export function createTrialNotice(notice, words) {
 
 /** Empty where nothing is tried. @param {State} state @returns {string} */
 export function trialInWords(state) {
-  const trial = shown(state).frame?.trial;
+  const view = shown(state);
+  const trial = view.frame?.trial;
   if (!trial) return "";
-  const minutes = Math.floor((state.now / 1000 - trial.since) / 60);
+  // By the server's clock, as the trial's beginning is.
+  const at = view.ring?.newestSeconds ?? state.now / 1000;
+  const minutes = Math.floor((at - trial.since) / 60);
   const lasted = minutes < 1 ? "since just now" : `for ${minutes < 60 ? `${minutes} m` : duration(60 * minutes)}`;
   return `Version ${trial.version} is tried on ${trial.engine_id} alone ${lasted}; the other engines run what is in force.`;
 }
