@@ -118,7 +118,7 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
     failed_per_second: float = 0.0
     aborted_per_second: float = 0.0
     goodput_per_second: float = 0.0
-    kv_free_ratio: float = 0.0
+    kv_free_ratio: float | None = None
     num_waiting_long_tokens: int | None = None
     waiting_by_priority: dict[str, int] | None = None
     refusals_per_second: dict[str, float] | None = None

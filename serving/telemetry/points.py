@@ -53,7 +53,8 @@ def point_of(frame: Frame) -> Point:
         **_step_rates(frame),
         prefix_hit_ratio=None if frame.prefix_hit_ratio is None else round(frame.prefix_hit_ratio, _RATIO_DIGITS),
         **_outcome_rates(frame),
-        kv_free_ratio=_ratio(sum(engine.kv_blocks_free for engine in engines), num_blocks),
+        # Without an engine there is no memory, of which none were free.
+        kv_free_ratio=_ratio(sum(engine.kv_blocks_free for engine in engines), num_blocks) if num_blocks else None,
         num_waiting_long_tokens=_num_waiting_long_tokens(engines),
         waiting_by_priority=_waiting_by_priority(frame),
         refusals_per_second={

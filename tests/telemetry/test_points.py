@@ -90,7 +90,8 @@ def test_pool_without_engines_is_all_nought() -> None:
         del figures[name]
     named = ("waiting_by_priority", "refusals_per_second", "utilisation_by_engine", "memory_by_engine")
     assert [figures.pop(name) for name in named] == [{}] * 4
-    assert [figures.pop(name) for name in ("tunables_version", "step_ms", "prefix_hit_ratio")] == [None] * 3
+    unknown = ("tunables_version", "step_ms", "prefix_hit_ratio", "kv_free_ratio")
+    assert [figures.pop(name) for name in unknown] == [None] * 4
     assert figures == dict.fromkeys(figures, 0)
 
 
