@@ -92,6 +92,7 @@ async def test_usage_tells_what_was_cached_of_the_prompt(harness: tuple[Harness,
     gateway, running = harness
     prompt = "a long time ago in a land of many words " * 4
     running.runner.scripts = {seed: gateway.tokens("one, two") for seed in range(4)}
+    running.runner.step_seconds = 0.05  # however slow this process is, no choice ends before the last has come
     num_full = len(gateway.tokens(prompt)) // 16 * 16
     assert num_full > 0
     found = []
