@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import cast
 
 from redis.asyncio import Redis
 
-from serving.contracts import keys
-from serving.contracts.decoding import decode_or_none
-from serving.contracts.ids import OwnerId, PoolName
+from serving.contracts.ids import PoolName
 from serving.telemetry.frames import SNAPSHOT_WINDOW_SECONDS, Share, Side, TrialFigures, summarise_intervals
-from serving.telemetry.intervals import EngineShare, decode_batch
+from serving.telemetry.interval_stream import IntervalStream
+from serving.telemetry.intervals import EngineShare
 from serving.telemetry.reconciler import Trial
 from serving.telemetry.ring import KEPT_SECONDS, IntervalRing
-
-_READ_COUNT = 500
 
 
 class _SideRing:
@@ -54,26 +50,16 @@ class TrialMeasurements:
 
     def __init__(self, redis: Redis, pool: PoolName, trial: Trial) -> None:
         self.trial = trial
-        self._redis = redis
-        self._pool = pool
+        # What cannot be read is told by whoever reads for the pool.
+        self._stream = IntervalStream(redis, pool, is_quiet=True)
         self._tried, self._others = _SideRing(), _SideRing()
-        self._last_id: bytes | None = None
-        self._last_sequences: dict[OwnerId, int] = {}
 
     async def read(self, *, now: int) -> None:
         """Take in what is new, and drop what is too old. Errors of Redis pass through."""
-        since = self._last_id or b"%d-0" % (1000 * self._begins_at(now))
-        while True:
-            entries = cast(
-                "list[tuple[bytes, dict[bytes, bytes]]]",
-                await self._redis.xrange(keys.intervals(self._pool), min=b"(" + since, count=_READ_COUNT),
-            )
-            for entry_id, fields in entries:
-                self._take(entry_id, fields.get(keys.FIELD))
-            if entries:
-                self._last_id = since = entries[-1][0]
-            if len(entries) < _READ_COUNT:
-                break
+        async for batch, at in self._stream.read(begins_at=self._begins_at(now), now=now):
+            for engine_id, share in batch.by_engine.items():
+                side = self._tried if engine_id == self.trial.engine_id else self._others
+                side.add(share, at=at)
         for side in (self._tried, self._others):
             side.expire(now=now)
 
@@ -91,17 +77,6 @@ class TrialMeasurements:
 
     def _begins_at(self, now: int) -> int:
         return min(now, max(int(self.trial.since), now + 1 - KEPT_SECONDS))
-
-    def _take(self, entry_id: bytes, content: bytes | None) -> None:
-        batch = decode_or_none(decode_batch, content)
-        # Written twice where an owner did not hear that it was written.
-        if batch is None or batch.sequence <= self._last_sequences.get(batch.owner_id, 0):
-            return
-        self._last_sequences[batch.owner_id] = batch.sequence
-        at = int(entry_id.partition(b"-")[0]) // 1000
-        for engine_id, share in batch.by_engine.items():
-            side = self._tried if engine_id == self.trial.engine_id else self._others
-            side.add(share, at=at)
 
 
 def _side_of(ring: _SideRing, *, begins_at: int, now: int) -> Side:
