@@ -6,6 +6,7 @@ import array
 import asyncio
 import dataclasses
 import threading
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -43,9 +44,13 @@ class ScriptedRunner:
         self.num_generated = 0
         self.makes_none = False
         """Whether it forgets embeddings."""
+        self.held: tuple[int, threading.Event] | None = None
+        """Index of a token that is not computed before the event is set."""
 
     def run(self, plan: StepPlan) -> StepResult:
         time.sleep(self.step_seconds)
+        if self.held is not None and any(chunk.sample_index == self.held[0] for chunk in plan.chunks):
+            self.held[1].wait()
         token_ids: list[list[int]] = []
         errors: dict[int, str] = {}
         for index, chunk in enumerate(plan.chunks):
