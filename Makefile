@@ -28,7 +28,7 @@ STATIC := $(MAKE) --no-print-directory static-checks script-tests
 BESIDE := @$(PY) tests/side_by_side.py
 
 .DEFAULT_GOAL := help
-.PHONY: help serve bench bench-peers bench-console bench-door check static-checks script-tests test test-long
+.PHONY: help serve bench bench-peers bench-console bench-door bench-gpu check static-checks script-tests test test-long
 .PHONY: environment test-environment frontend test-frontend browser python
 
 help: ## show this list
@@ -58,6 +58,9 @@ bench-console: test-frontend browser ## measure what the console costs browser a
 
 bench-door: test-frontend ## measure overload and flood at the door of the whole product; BENCH=--quick to see that it works
 	@$(CHECKED) $(PY) -m tests.e2e.bench_door $(BENCH)
+
+bench-gpu: test-environment ## check the kernels on this machine's GPU, and measure the engine beside the GPU's limits
+	@$(CHECKED) $(PY) -m serving.engine.bench.gpu $(BENCH)
 
 script-tests: test-frontend
 	@$(FRONTEND) node --test --test-reporter=spec tests/js/*.test.js

@@ -41,7 +41,8 @@ class EngineRow:
     """One engine that lives. `acts` are what it can be told in its state; `is_behind` says that it runs an older
     version of the tunables than is announced (who runs a newer one tries it first); `kv_used` and `kv_held` (used and
     cached) are percent of the KV memory. `use` is of its accelerator or, without one, the share of time spent in steps;
-    `processor` is empty where its process does not tell, `device_memory` where there is no accelerator."""
+    `processor` is empty where its process does not tell; `strain` (power and temperature), `slowed` (by what) and
+    `device_memory` where there is no accelerator or it does not tell them."""
 
     engine_id: str
     name: str
@@ -57,6 +58,8 @@ class EngineRow:
     running: str
     waiting: str
     use: str
+    strain: str
+    slowed: str
     processor: str
     memory: str
     device_memory: str
@@ -254,6 +257,8 @@ def _present_engine(engine: SeenEngine, process: SeenProcess | None, *, announce
         running=f"{snapshot.num_running:,}",
         waiting=f"{snapshot.num_waiting:,}",
         use=_use_in_words(snapshot),
+        strain=_strain_in_words(snapshot),
+        slowed=_slowed_in_words(snapshot),
         processor="" if process is None else f"processor {process.record.cpu_ratio * 100:.0f}%",
         memory=_megabytes(snapshot.rss_bytes),
         device_memory=_device_memory(snapshot),
@@ -270,9 +275,27 @@ def _use_in_words(snapshot: EngineSnapshot) -> str:
     return f"accelerator {snapshot.accelerator_ratio:.0%}"
 
 
+def _strain_in_words(snapshot: EngineSnapshot) -> str:
+    told = []
+    if snapshot.accelerator_power_watts is not None:
+        limit = snapshot.accelerator_power_limit_watts
+        most = "" if limit is None else f" of {limit:,.0f}"
+        told.append(f"{snapshot.accelerator_power_watts:,.0f}{most} W")
+    if snapshot.accelerator_celsius is not None:
+        told.append(f"{snapshot.accelerator_celsius:.0f} °C")
+    return ", ".join(told)
+
+
+def _slowed_in_words(snapshot: EngineSnapshot) -> str:
+    return f"slowed by {' and '.join(snapshot.accelerator_slowed_by)}" if snapshot.accelerator_slowed_by else ""
+
+
 def _device_memory(snapshot: EngineSnapshot) -> str:
-    used = snapshot.accelerator_memory_bytes
-    return "" if used is None else f"{_megabytes(used)} on the device"
+    used, total = snapshot.accelerator_memory_bytes, snapshot.accelerator_memory_total_bytes
+    if used is None:
+        return ""
+    most = "" if total is None else f" of {total / 2**30:,.1f}"
+    return f"device {used / 2**30:,.1f}{most} GiB"
 
 
 def _version_in_words(version: int, announced: int | None) -> str:

@@ -51,6 +51,9 @@ TERMS: Mapping[str, Term] = MappingProxyType(
         "batch_window": Term(
             "batch window", "How long the first that waits may wait for company before it is scheduled."
         ),
+        "speculation": Term(
+            "speculation", "Next tokens are guessed from the text itself; the right ones are made several in a step."
+        ),
         "tokens_per_second": Term("tokens/s", "Prompt tokens computed and answer tokens generated in a second."),
         # Memory
         "kv": Term("KV memory", "What the model remembers of each token; when it is full, nobody else can join."),

@@ -27,6 +27,7 @@ _GROUPS = {
     ),
     "Objectives": ("slo_ttft_ms", "slo_itl_ms", "early_reject"),
     "KV memory": ("kv_limit_ratio", "kv_watermark_ratio", "prefix_caching"),
+    "Speculation": ("speculation", "max_draft_tokens"),
 }
 _TRADES = {
     "Batch": "Throughput against latency: a larger batch makes more tokens a second, and each stream waits longer for"
@@ -37,6 +38,8 @@ _TRADES = {
     "Objectives": "Late against refused: with early_reject, what would miss its objective is turned away at once.",
     "KV memory": "Company against recomputing: memory that is kept free or cached spares preemptions and prompts, and"
     " has room for fewer sequences.",
+    "Speculation": "Rows against steps: guesses that are right make several tokens in one step, those that are wrong"
+    " are rows computed in vain.",
 }
 _REST = "Other"
 _UNIT_SUFFIXES = ("_ms", "_ratio")

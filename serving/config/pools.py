@@ -11,7 +11,7 @@ from serving.config.env import Environment, EnvironmentProblem
 
 DEVICES = ("cpu", "cuda")
 DTYPES = ("bfloat16", "float32")
-BACKENDS = ("auto", "torch", "cpu")
+BACKENDS = ("auto", "torch", "cpu", "triton")
 WEIGHTS = ("bfloat16", "int8", "int4", "w8a8")
 
 _POOLS = "FOOTPLATE_POOLS"
@@ -21,10 +21,15 @@ _POOLS = "FOOTPLATE_POOLS"
 class PoolSettings:
     """What is fixed when an engine of the pool starts; what changes live is a tunable.
 
-    `model` is the model's folder, whose name is the model's name in the API. `backend` is what computes on a CPU: `cpu`
-    the C++ kernels, `torch` PyTorch alone, `auto` the first that can be had. `weights` says how they are kept: fewer
-    bits are read faster, and are less exact. `kv_cache_mb` (MiB) bounds what all sequences of an engine together may
-    hold. `threads` are those of the engine's arithmetic, 0 as many as it finds cores for.
+    `model` is the model's folder, whose name is the model's name in the API. `backend` is what computes: `cpu` the C++
+    kernels on a CPU, `triton` Triton's kernels on a GPU, `torch` PyTorch alone, `auto` the first that can be had.
+    `weights` says how they are kept: `bfloat16` as the folder has them, quantised or not; fewer bits are read faster,
+    and are less exact. `kv_cache_mb` (MiB) bounds what all sequences of an engine together may hold; 0 is 1024 on a
+    CPU, and on an accelerator all that is left. `threads` are those of the engine's arithmetic, 0 as many as it finds
+    cores for. `gpu_memory_ratio` is the share of an accelerator's memory that an engine may use in all.
+    `max_step_tokens` is the largest step for which memory is kept, and bounds the tunable `max_batch_tokens`; 0 is 8192
+    on an accelerator, and no bound on a CPU. `max_graph_rows` is the most sequences of a decode step that Triton's
+    backend records and replays; 0 records none.
     """
 
     name: str
@@ -33,8 +38,11 @@ class PoolSettings:
     dtype: str = "bfloat16"
     backend: str = "auto"
     weights: str = "bfloat16"
-    kv_cache_mb: int = 1024
+    kv_cache_mb: int = 0
     threads: int = 0
+    gpu_memory_ratio: float = 0.9
+    max_step_tokens: int = 0
+    max_graph_rows: int = 256
 
 
 _OPTIONS = tuple(field.name for field in dataclasses.fields(PoolSettings) if field.name != "name")
@@ -116,9 +124,19 @@ def _read_options(environment: Environment, defaults: PoolSettings, *, called: C
         dtype=environment.choice(called("dtype"), defaults.dtype, DTYPES),
         backend=environment.choice(called("backend"), defaults.backend, BACKENDS),
         weights=environment.choice(called("weights"), defaults.weights, WEIGHTS),
-        kv_cache_mb=environment.integer(called("kv_cache_mb"), defaults.kv_cache_mb, low=1, high=10_000_000),
+        kv_cache_mb=environment.integer(called("kv_cache_mb"), defaults.kv_cache_mb, low=0, high=10_000_000),
         threads=environment.integer(called("threads"), defaults.threads, low=0, high=1024),
+        gpu_memory_ratio=environment.number(called("gpu_memory_ratio"), defaults.gpu_memory_ratio, low=0.05, high=0.99),
+        max_graph_rows=environment.integer(called("max_graph_rows"), defaults.max_graph_rows, low=0, high=1024),
+        max_step_tokens=_read_step_tokens(environment, called("max_step_tokens"), defaults.max_step_tokens),
     )
+
+
+def _read_step_tokens(environment: Environment, name: str, default: int) -> int:
+    """Nought, or as the tunable `max_batch_tokens` may be."""
+    if environment.text(name, str(default)) == "0":
+        return 0
+    return environment.integer(name, default, low=16, high=65_536)
 
 
 def _check_beside(pool: PoolSettings, others: dict[str, PoolSettings]) -> None:

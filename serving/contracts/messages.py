@@ -215,10 +215,18 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     `accelerator_ratio` (utilisation, 0 to 1) and `accelerator_memory_bytes` (in use on the device) are the device's
     own account; None where there is no accelerator or it does not tell, and then `busy_ratio` (the share of the last
-    seconds spent in steps) and `rss_bytes` (the process's resident memory) say what can be said. Of the
-    `prefix_query_tokens_total` context tokens of sequences that started, `prefix_hit_tokens_total` were found cached;
-    what choices of one request share is in neither, and but once in `prompt_tokens_total`. `left_total` counts the
-    sequences that gave up their place in the batch for good.
+    seconds spent in steps) and `rss_bytes` (the process's resident memory) say what can be said. The other figures of
+    the accelerator are its own too: what power it draws and may draw, its temperature, the clock that it computes with
+    and why that is no higher (`power`, `heat` or `hardware`). Engines with one `accelerator_id` share a device, and
+    each tells of all of it.
+
+    `max_step_tokens` is the largest step that the engine has memory for, whatever `max_batch_tokens` allows; None: any.
+
+    Of the `prefix_query_tokens_total` context tokens of sequences that started, `prefix_hit_tokens_total` were found
+    cached; what choices of one request share is in neither, and but once in `prompt_tokens_total`. `left_total` counts
+    the sequences that gave up their place in the batch for good. `discarded_tokens_total` were computed in vain: for
+    sequences that had ended, as look-ahead found out too late. Of the `drafted_tokens_total` that were guessed and
+    computed, `accepted_tokens_total` were kept, having been right; these are generated tokens too.
 
     `num_waiting_long` are those of `num_waiting` in the lane of long prompts, `num_waiting_long_tokens` their part of
     `num_waiting_tokens` (None: an older engine does not tell it); `waiting_by_priority` counts all that wait by their
@@ -255,10 +263,20 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     uptime_seconds: float
     accelerator_ratio: float | None = None
     accelerator_memory_bytes: int | None = None
+    accelerator_id: str = ""
+    accelerator_memory_total_bytes: int | None = None
+    accelerator_power_watts: float | None = None
+    accelerator_power_limit_watts: float | None = None
+    accelerator_celsius: float | None = None
+    accelerator_clock_mhz: float | None = None
+    accelerator_slowed_by: tuple[str, ...] = ()
     backend: str = ""
     prefix_query_tokens_total: int = 0
     prefix_hit_tokens_total: int = 0
     left_total: int = 0
+    discarded_tokens_total: int = 0
+    drafted_tokens_total: int = 0
+    accepted_tokens_total: int = 0
     num_waiting_long: int = 0
     num_waiting_long_tokens: int | None = None
     waiting_by_priority: dict[str, int] = {}
@@ -266,6 +284,7 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     decode_tokens_total: int = 0
     step_seconds_total: float = 0.0
     leaves: bool = False
+    max_step_tokens: int | None = None
     schema_version: int = SCHEMA_VERSION
 
     @property

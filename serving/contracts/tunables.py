@@ -197,6 +197,24 @@ class Tunables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             effect="next step",
         ),
     ] = "on"
+    speculation: Annotated[
+        Literal["off", "on"],
+        _tunable(
+            about="Guess next tokens from what the context said before, and check several in one step, while that pays",
+            unit="",
+            effect="next step",
+        ),
+    ] = "off"
+    max_draft_tokens: Annotated[
+        int,
+        _tunable(
+            about="Tokens that are guessed of one sequence in one step, at most",
+            unit="tokens",
+            effect="next step",
+            low=1,
+            high=16,
+        ),
+    ] = 8
 
     def changed(self, changes: Mapping[str, Any]) -> Tunables:
         """A copy with `changes` applied.

@@ -6,16 +6,33 @@ import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
+SlowedBy = Literal["power", "heat", "hardware"]
+"""Why an accelerator's clock is lower than it could be: its bound of power, its temperature, or it does not say why."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceUsage:
-    """How busy an accelerator is (0 to 1) and how much of its memory is in use, by anyone; None: it does not tell."""
+    """What an accelerator tells of itself; None: it does not tell.
 
+    `device_id` tells one from another (`""`: unknown). `ratio` is how busy it is (0 to 1), `memory_bytes` what is in
+    use of its `memory_total_bytes`, by anyone. `power_watts` is what it draws now, of `power_limit_watts` at most, and
+    `celsius` its temperature. `clock_mhz` is the clock that it computes with, and `slowed_by` why it is no higher.
+    """
+
+    device_id: str = ""
     ratio: float | None = None
     memory_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    celsius: float | None = None
+    clock_mhz: float | None = None
+    slowed_by: tuple[SlowedBy, ...] = ()
 
 
 DeviceGauge = Callable[[], DeviceUsage]

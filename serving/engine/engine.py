@@ -7,10 +7,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+import msgspec
+
 from serving.contracts.ids import OwnerId
 from serving.contracts.messages import EngineState, Event, Finished, SequenceKey, Submit
 from serving.contracts.tunables import Tunables
-from serving.engine.plan import Runner, StepPlan, StepResult
+from serving.engine.departure import Departure, RunThrough, launch
+from serving.engine.plan import AheadRunner, BoundedRunner, DividedRunner, Runner, StepPlan, StepResult, StepTimes
 from serving.engine.scheduler import Scheduler
 from serving.engine.stats import EngineCounts, StepLog, StepMember, StepRecord
 
@@ -29,6 +32,10 @@ class Engine:
 
     `step` is: schedule → run → update. What owners are to be told, of commands as well as of steps, is handed over by
     the next `step`, in the order in which it happened.
+
+    A runner that looks ahead computes one plan while the next is made and launched: then `step` is schedule → launch →
+    collect the plan before → update, and a device finds its next plan when it is done with one. Commands act one step
+    later than without, since the plan that they could still have changed is launched; all else is as without.
     """
 
     def __init__(
@@ -36,15 +43,20 @@ class Engine:
     ) -> None:
         self._runner = runner
         self._clock = clock
+        self._max_step_tokens = runner.max_step_tokens if isinstance(runner, BoundedRunner) else None
         self._tunables_version = tunables_version
         self._scheduler = Scheduler(
             num_blocks=runner.num_blocks,
             block_size=runner.block_size,
             max_model_len=runner.max_model_len,
             eos_token_ids=runner.eos_token_ids,
-            tunables=tunables,
+            tunables=self._bounded(tunables),
+            long_from=runner.long_from if isinstance(runner, DividedRunner) else None,
         )
-        self._steps = StepLog(started_at=clock())
+        self._ahead = runner if isinstance(runner, AheadRunner) and runner.looks_ahead else None
+        self._departed: Departure | None = None
+        self._ended_at = clock()
+        self._steps = StepLog(started_at=self._ended_at)
         self._ended_between: deque[SequenceKey] = deque(maxlen=_MAX_ENDED_BETWEEN)
         self._num_failed_in_row = 0
 
@@ -67,7 +79,7 @@ class Engine:
         if version < self._tunables_version and not force:
             return
         self._tunables_version = version
-        self._scheduler.retune(tunables)
+        self._scheduler.retune(self._bounded(tunables))
 
     def remind(self) -> None:
         """Tell the owners of all that lives here that it does."""
@@ -86,7 +98,10 @@ class Engine:
         self._scheduler.share()
 
     def hand_back(self) -> list[tuple[OwnerId, Event]]:
-        """Give all that lives back to its owners, and take nothing more; the events since the last step."""
+        """Give all that lives back to its owners, and take nothing more; the events since the last step.
+
+        What is in flight has no owner any more; a `step` takes it in.
+        """
         self._scheduler.hand_back()
         return self._scheduler.take_events()
 
@@ -130,8 +145,9 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether any sequence lives or events wait to be handed over; `next_wakeup` says when `step` is due."""
-        return self.num_unfinished > 0 or self._scheduler.has_events
+        """Whether any sequence lives, events wait to be handed over or a plan is in flight; `next_wakeup` says when
+        `step` is due."""
+        return self.num_unfinished > 0 or self._scheduler.has_events or self._departed is not None
 
     def next_wakeup(self) -> float | None:
         """When `step` next has something to do, in the clock's seconds; now or earlier means at once.
@@ -144,16 +160,44 @@ class Engine:
     def step(self) -> list[tuple[OwnerId, Event]]:
         """Compute one step if anything can run; the events since the last call, each with the owner it is for.
 
-        A runner that raises, or returns something that is no result of the plan, ends that step's sequences with reason
+        With look-ahead: launch a step if anything can run, then take in the one launched before, if there is one. A
+        runner that raises, or returns something that is no result of the plan, ends that step's sequences with reason
         `error`; the engine goes on with the others.
         """
+        due = self._departed
+        departed = self._depart(behind=due)
+        if self._ahead is None:
+            due, departed = departed, None
+        self._departed = departed
+        return self._scheduler.take_events() if due is None else self._arrive(due)
+
+    def _depart(self, *, behind: Departure | None) -> Departure | None:
+        """Plan a step and launch it, behind the one in flight if there is one; None where nothing can run."""
+        if behind is not None and behind.has_failed:
+            return None  # Nobody will know the tokens that it should have chosen.
         started = self._clock()
-        plan = self._scheduler.schedule(started)
+        plan = self._scheduler.schedule(started) if behind is None else self._scheduler.schedule_ahead(started)
         if plan is None:
-            return self._scheduler.take_events()
+            return None
         scheduled = self._clock()
+        launched = RunThrough(self._runner, plan) if self._ahead is None else launch(self._ahead, plan)
+        return Departure(
+            plan=plan,
+            launched=launched,
+            started_at=started,
+            scheduled_at=scheduled,
+            hidden_seconds=0.0 if behind is None else self._clock() - started,
+            is_behind=behind is not None,
+            preempted_keys=self._scheduler.preempted_keys,
+            tunables=self._scheduler.tunables,
+            tunables_version=self._tunables_version,
+        )
+
+    def _arrive(self, departure: Departure) -> list[tuple[OwnerId, Event]]:
+        """Wait for a step's result and take it in; all events since the last time."""
+        plan = departure.plan
         try:
-            result = self._runner.run(plan)
+            result = departure.launched.collect()
             _check_result(plan, result)
         except Exception as error:
             self._num_failed_in_row += 1
@@ -161,12 +205,12 @@ class Engine:
             computed = self._clock()
             message = f"the engine failed to compute a step ({type(error).__name__})"
             events = self._scheduler.fail(plan, message, computed)
-            self._record(plan, None, events, (started, scheduled, computed))
+            self._record(departure, None, events, computed)
             return events
         self._num_failed_in_row = 0
         computed = self._clock()
         events = self._scheduler.update(plan, result, computed)
-        self._record(plan, result, events, (started, scheduled, computed))
+        self._record(departure, result, events, computed)
         return events
 
     # --- what it tells of itself -----------------------------------------------------------------------------------
@@ -179,6 +223,7 @@ class Engine:
         return EngineCounts(
             state=self._state(),
             max_model_len=scheduler.max_context_tokens,
+            max_step_tokens=self._max_step_tokens,
             tunables_version=self._tunables_version,
             num_waiting=scheduler.num_waiting,
             num_waiting_tokens=waiting.num_tokens,
@@ -193,6 +238,9 @@ class Engine:
             generated_tokens_total=counters.generated_tokens,
             preemptions_total=counters.preemptions,
             padded_tokens_total=counters.padded_tokens,
+            discarded_tokens_total=counters.discarded_tokens,
+            drafted_tokens_total=counters.drafted_tokens,
+            accepted_tokens_total=counters.accepted_tokens,
             prefix_query_tokens_total=num_query,
             prefix_hit_tokens_total=num_hit,
             left_total=counters.left,
@@ -205,6 +253,13 @@ class Engine:
             busy_ratio=self._steps.busy_ratio(self._clock()),
             last_step_ms=self._steps.last_step_seconds * 1000,
         )
+
+    def _bounded(self, tunables: Tunables) -> Tunables:
+        """The tunables as far as the runner has memory for their steps."""
+        bound = self._max_step_tokens
+        if bound is None or tunables.max_batch_tokens <= bound:
+            return tunables
+        return msgspec.structs.replace(tunables, max_batch_tokens=bound)
 
     def _state(self) -> EngineState:
         if not self._scheduler.draining:
@@ -221,40 +276,44 @@ class Engine:
 
     def _record(
         self,
-        plan: StepPlan,
+        departure: Departure,
         result: StepResult | None,
         events: list[tuple[OwnerId, Event]],
-        moments: tuple[float, float, float],
+        computed: float,
     ) -> None:
-        started, scheduled, computed = moments
+        plan, tunables = departure.plan, departure.tunables
         members = [
-            StepMember(chunk.key, "prefill" if chunk.is_prefill else "decode", len(chunk.token_ids))
-            for chunk in plan.chunks
+            StepMember(chunk.key, "prefill" if chunk.is_prefill else "decode", chunk.num_rows) for chunk in plan.chunks
         ]
-        members += [StepMember(key, "preempted", 0) for key in self._scheduler.preempted_keys]
+        members += [StepMember(key, "preempted", 0) for key in departure.preempted_keys]
         ended = (*self._ended_between, *_ended_in(events))
         self._ended_between.clear()
-        times = result.times if result else None
-        now = self._clock()
+        # A step that was planned while the one before was in flight begins where that one ended.
+        began = max(departure.started_at, self._ended_at)
+        self._ended_at = now = self._clock()
+        times = result.times if result else StepTimes(forward_seconds=computed - departure.scheduled_at)
+        if departure.is_behind:
+            times = times.within(computed - began)
         self._steps.add(
             StepRecord(
                 step=plan.step,
-                started_at=started,
-                schedule_seconds=scheduled - started,
-                prepare_seconds=times.prepare_seconds if times else 0.0,
-                forward_seconds=times.forward_seconds if times else computed - scheduled,
-                sample_seconds=times.sample_seconds if times else 0.0,
+                started_at=began,
+                schedule_seconds=max(0.0, departure.scheduled_at - began),
+                prepare_seconds=times.prepare_seconds,
+                forward_seconds=times.forward_seconds,
+                sample_seconds=times.sample_seconds,
                 update_seconds=now - computed,
-                total_seconds=now - started,
+                total_seconds=now - began,
+                hidden_seconds=departure.hidden_seconds,
                 num_prefill_tokens=plan.num_prefill_tokens,
                 num_decode_tokens=plan.num_decode_tokens,
                 num_padded_tokens=plan.num_padded_tokens,
                 num_running=self._scheduler.num_running,
                 num_waiting=self._scheduler.num_waiting,
                 kv_blocks_used=self._scheduler.num_blocks_used,
-                tunables_version=self._tunables_version,
-                mode=self._scheduler.tunables.mode,
-                max_batch_tokens=self._scheduler.tunables.max_batch_tokens,
+                tunables_version=departure.tunables_version,
+                mode=tunables.mode,
+                max_batch_tokens=tunables.max_batch_tokens,
                 members=tuple(members),
                 ended=ended,
                 waiting=self._scheduler.first_waiting(_MAX_RECORDED_WAITING),
@@ -274,6 +333,8 @@ def _check_result(plan: StepPlan, result: StepResult) -> None:
     for index, chunk in enumerate(plan.chunks):
         if bool(result.token_ids[index]) != chunk.samples and index not in result.errors:
             raise ValueError(f"{chunk.key}: {len(result.token_ids[index])} tokens where samples is {chunk.samples}")
+        if chunk.draft_ids and len(result.token_ids[index]) > 1 + len(chunk.draft_ids):
+            raise ValueError(f"{chunk.key}: {len(result.token_ids[index])} tokens of {len(chunk.draft_ids)} drafts")
         # Asked of prefills alone, here and elsewhere: decodes are many, and embed nothing.
         if chunk.is_prefill and chunk.embeds and index not in result.errors:
             told = result.embeddings if chunk.ends_embedding else result.hidden_sums

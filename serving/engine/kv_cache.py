@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from serving.engine.models.config import ModelConfig
@@ -43,19 +45,30 @@ class KVCache:
 
     def __init__(self, config: ModelConfig, *, num_blocks: int, dtype: torch.dtype, device: torch.device) -> None:
         self.num_blocks = num_blocks
+        self.num_layers = config.num_layers
         self.num_kv_heads = config.num_kv_heads
         self.head_dim = config.head_dim
         self.dtype = dtype
         self.device = device
-        shape = (config.num_layers, 2, config.num_kv_heads, num_blocks, BLOCK_SIZE * config.head_dim)
+        self._layers = self._make_layers()
+
+    def resize(self, num_blocks: int) -> None:
+        """Hold `num_blocks` blocks from now on, none of which holds what it held before. Views of its layers that were
+        handed out are its no more. Raises `KVCacheProblem` where memory for them is short; it is of no use then."""
+        self._layers = []  # The old memory goes before the new is taken: both at once may be too much.
+        self.num_blocks = num_blocks
+        self._layers = self._make_layers()
+
+    def _make_layers(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        shape = (self.num_layers, 2, self.num_kv_heads, self.num_blocks, BLOCK_SIZE * self.head_dim)
         try:
             # Zeroed rather than left empty: the memory is taken now, not under load, and holds finite numbers.
-            self._tensors = torch.zeros(shape, dtype=dtype, device=device)
+            tensors = torch.zeros(shape, dtype=self.dtype, device=self.device)
         except RuntimeError as error:
-            needed = num_blocks * block_bytes(config, dtype)
+            needed = math.prod(shape) * self.dtype.itemsize
             reason = str(error).splitlines()[0]
-            raise KVCacheProblem(f"no memory for a KV cache of {needed} bytes on {device} ({reason})") from None
-        self._layers = [(keys, values) for keys, values in self._tensors]
+            raise KVCacheProblem(f"no memory for a KV cache of {needed} bytes on {self.device} ({reason})") from None
+        return [(keys, values) for keys, values in tensors]
 
     def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """A layer's keys and values, each `[num_kv_heads, num_blocks, BLOCK_SIZE * head_dim]`: views, not copies."""

@@ -2,52 +2,54 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
-from serving.engine.attention.base import AttentionChunk
+from serving.engine.arranging import Chosen, arrange
+from serving.engine.cuda_device import gauge_of, memory_of
 from serving.engine.device import DeviceUsage, usable_cores
-from serving.engine.embedding import embed
+from serving.engine.embedding import SumsAt, begin_embedding
 from serving.engine.kernels.quantised import WeightFormat
-from serving.engine.kv_cache import BLOCK_SIZE
+from serving.engine.kv_cache import BLOCK_SIZE, MIN_BLOCKS, block_bytes
+from serving.engine.launched import EmptyStep, FailedStep, LaunchedStep
+from serving.engine.memory import DEFAULT_MEMORY_RATIO, DEFAULT_STEP_TOKENS, DeviceMemory
 from serving.engine.models.config import ModelConfig, read_config
-from serving.engine.models.loader import load_weights
+from serving.engine.models.loader import open_weights
 from serving.engine.models.making import Backend, make_model
-from serving.engine.models.model import Batch, Model
-from serving.engine.plan import PlannedChunk, StepPlan, StepResult, StepTimes
+from serving.engine.models.model import Model, RecordingModel
+from serving.engine.models.weights import DecoderWeights
+from serving.engine.phases import HostPhases, Phases, StreamPhases
+from serving.engine.plan import Launched, StepPlan, StepResult
 from serving.engine.sampling.grammars import MaskProvider
-from serving.engine.sampling.prompts import num_read, read_prompts
-from serving.engine.sampling.sampler import NOT_FINITE, Sampled, Sampler
+from serving.engine.sampling.prompts import begin_reading
+from serving.engine.sampling.sampler import Sampler
+from serving.engine.sizing import MemoryTerms, size_cache
+from serving.engine.transfers import Download
 
 DtypeName = Literal["bfloat16", "float32"]
 _DTYPES: dict[str, torch.dtype] = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
+class LoadWeights(Protocol):
+    """Reads the weights of the model in a folder, or makes weights of its shape."""
+
+    def __call__(
+        self, folder: Path, config: ModelConfig, *, dtype: torch.dtype, device: torch.device
+    ) -> DecoderWeights: ...
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Arranged:
-    """A plan's rows for the model. `sampled`, `reading` and `embedding` are indices of chunks, in their order: the
-    logits have first a row for each that samples, then those of the positions read; the hidden states are all those of
-    the chunks that embed. `errors` says what is wrong with a chunk's tokens, by index."""
+class _Before:
+    """What the next step may need of a step that was launched, before anyone collects it."""
 
-    batch: Batch
-    first_rows: list[int]
-    sampled: list[int]
-    reading: list[int]
-    embedding: list[int]
-    errors: dict[int, str]
-
-    def chunks_of(self, rows: npt.NDArray[np.int64]) -> list[int]:
-        """The chunk that each of `rows` belongs to, by index."""
-        found: list[int] = (np.searchsorted(self.first_rows, rows, side="right") - 1).tolist()
-        return found
+    chosen: Chosen
+    sums: SumsAt
 
 
 class ModelRunner:
@@ -57,7 +59,7 @@ class ModelRunner:
         self,
         folder: Path,
         *,
-        kv_cache_bytes: int,
+        kv_cache_bytes: int | None,
         device: str = "cpu",
         dtype: DtypeName = "bfloat16",
         num_threads: int = 0,
@@ -66,38 +68,76 @@ class ModelRunner:
         kernels_folder: Path | None = None,
         weight_format: WeightFormat = "bfloat16",
         masks: MaskProvider | None = None,
+        looks_ahead: bool | None = None,
+        max_graph_rows: int = 256,
+        max_step_tokens: int | None = None,
+        gpu_memory_ratio: float = DEFAULT_MEMORY_RATIO,
+        memory: DeviceMemory | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        load: LoadWeights = open_weights,
     ) -> None:
         """Load the model of `folder`, and take `kv_cache_bytes` of the device's memory for keys and values.
 
+        On an accelerator, `gpu_memory_ratio` of its memory is for weights, steps of `max_step_tokens` tokens and the KV
+        cache, which is all that is left where `kv_cache_bytes` is None. `memory` is the device's own, unless another is
+        given: then any device is an accelerator. On a CPU there is no bound for steps but one that is given.
+
         `num_threads` is set for the whole process; 0 is one a core that the process may use. `backend` and
-        `weight_format` are explained at `make_model`. Without `masks`, what follows a grammar ends in an error. Raises
-        `ModelFolderProblem` for a folder, `KVCacheProblem` for a cache size, and `ValueError` for a device or a backend
-        that cannot be used.
+        `weight_format` are explained at `make_model`. Without `masks`, what follows a grammar ends in an error. `load`
+        may make weights that no folder has, of which `config.json` alone is read then. Raises
+        `ModelFolderProblem` for a folder, `KVCacheProblem` for a cache size (`MemoryShortage` where an accelerator's
+        memory does not do), and `ValueError` for a device or a backend that cannot be used.
         """
         torch.set_num_threads(num_threads or min(torch.get_num_threads(), usable_cores()))
         self._clock = clock
         self._device = usable_device(device)
+        self._gauge = gauge_of(self._device)
+        memory = memory or memory_of(self._device)
         self._config = read_config(folder)
         torch_dtype = _DTYPES[dtype]
-        weights = load_weights(folder, self._config, dtype=torch_dtype, device=self._device)
+        least_bytes = MIN_BLOCKS * block_bytes(self._config, torch_dtype)
+        if memory is None and kv_cache_bytes is None:
+            raise ValueError("kv_cache_bytes must be given on a CPU, where nothing says how much is left")
+        weights = load(folder, self._config, dtype=torch_dtype, device=self._device)
         self._model: Model = make_model(
             self._config,
             weights,
-            kv_cache_bytes=kv_cache_bytes,
+            kv_cache_bytes=least_bytes if memory is not None or kv_cache_bytes is None else kv_cache_bytes,
             dtype=torch_dtype,
             device=self._device,
             backend=backend,
             kernels_folder=kernels_folder,
             weight_format=weight_format,
             attention=attention,
+            max_graph_rows=max_graph_rows,
         )
         self._masks = masks
         self._sampler = Sampler(self._config.eos_token_ids, masks=masks)
+        self._looks_ahead = self._device.type == "cuda" if looks_ahead is None else looks_ahead
+        self._before: _Before | None = None
+        self._max_step_tokens = max_step_tokens
+        del weights  # The model has made its own of them.
+        with contextlib.nullcontext() if memory is None else memory.turn():
+            if memory is not None:
+                self._max_step_tokens = max_step_tokens or DEFAULT_STEP_TOKENS
+                size_cache(
+                    self._model,
+                    memory,
+                    MemoryTerms(
+                        ratio=gpu_memory_ratio,
+                        kv_cache_bytes=kv_cache_bytes,
+                        max_step_tokens=self._max_step_tokens,
+                    ),
+                    block_bytes=least_bytes // MIN_BLOCKS,
+                    max_model_len=self.max_model_len,
+                    compute=self._compute_in_flight,
+                )
+            if isinstance(self._model, RecordingModel):
+                self._model.record_steps()
 
     def device_usage(self) -> DeviceUsage:
-        """What the device tells of itself at this moment. Unlike all else here, from any thread."""
-        return read_device(self._device)
+        """What the device tells of itself at this moment. Unlike all else here, from another thread: one, always."""
+        return self._gauge()
 
     @property
     def masks(self) -> MaskProvider | None:
@@ -106,7 +146,7 @@ class ModelRunner:
 
     @property
     def backend(self) -> str:
-        """What computes the model: `torch` or `cpu`."""
+        """What computes the model: `torch`, `cpu` or `triton`."""
         return self._model.name
 
     @property
@@ -135,11 +175,26 @@ class ModelRunner:
         return self._config.max_model_len
 
     @property
+    def max_step_tokens(self) -> int | None:
+        """As `BoundedRunner.max_step_tokens`."""
+        return self._max_step_tokens
+
+    @property
+    def long_from(self) -> int | None:
+        """As `DividedRunner.long_from`."""
+        return self._config.rope.long_from
+
+    @property
     def eos_token_ids(self) -> frozenset[int]:
         """Tokens that end a sequence unless it ignores them."""
         return self._config.eos_token_ids
 
-    @torch.inference_mode()
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether it gains anything to launch a plan before the one before was collected: on a GPU, which computes
+        while the host plans. Everything else computes in `launch`."""
+        return self._looks_ahead
+
     def run(self, plan: StepPlan) -> StepResult:
         """Compute the keys and values of all planned tokens, and choose the next token of each chunk that samples.
 
@@ -147,46 +202,78 @@ class ModelRunner:
         embedded, the hidden states are summed up. A chunk that cannot be computed (a token outside the vocabulary,
         numbers that are not finite) is named in `errors` and changes no other.
         """
+        return self.launch(plan).collect()
+
+    def launch(self, plan: StepPlan) -> Launched:
+        """As `AheadRunner.launch` and, collected, as `run`; what cannot be begun raises when it is collected.
+
+        On a GPU the host waits for nothing here: tokens that are awaited, and sums of hidden states, are handed from
+        step to step on the device.
+        """
         if not plan.chunks:
-            return StepResult(token_ids=())
-        began = self._clock()
-        arranged = _arrange(plan.chunks, self._config.vocab_size)
-        prepared = self._model.prepare(arranged.batch)
-        prepared_at = self._clock()
-        computed = self._model.forward(prepared)
-        self._synchronize()
-        computed_at = self._clock()
-        num_sampled = len(arranged.sampled)
-        prompts = read_prompts(computed.logits[num_sampled:], {index: plan.chunks[index] for index in arranged.reading})
-        embedded = embed(computed.hidden, {index: plan.chunks[index] for index in arranged.embedding})
-        sampled = self._sampler.sample(
-            computed.logits[:num_sampled], [plan.chunks[index] for index in arranged.sampled]
+            return EmptyStep()
+        before, self._before = self._before, None
+        try:
+            return self._launch(plan, before)
+        except Exception as error:  # Whoever launches has another step to collect first.
+            return FailedStep(error)
+
+    @torch.inference_mode()
+    def _launch(self, plan: StepPlan, before: _Before | None) -> LaunchedStep:
+        phases = self._phases()
+        arranged = arrange(
+            plan.chunks,
+            self._config.vocab_size,
+            before=None if before is None else before.chosen,
+            long_from=self.long_from,
         )
-        errors = {arranged.sampled[row]: reason for row, reason in sampled.errors.items()}
-        errors |= prompts.errors | embedded.errors
-        errors |= dict.fromkeys(arranged.chunks_of(computed.unsound_rows), NOT_FINITE) | arranged.errors
-        times = StepTimes(
-            prepare_seconds=prepared_at - began,
-            forward_seconds=computed_at - prepared_at,
-            sample_seconds=self._clock() - computed_at,
+        prepared = self._model.prepare(arranged.batch)
+        phases.prepared()
+        computed = self._model.forward(prepared)
+        phases.computed()
+        download = Download(self._device)
+        is_unsound = download.add(computed.is_unsound)
+        num_sampled = len(arranged.sampled)
+        prompts = begin_reading(
+            computed.logits[num_sampled:], {index: plan.chunks[index] for index in arranged.reading}, download
+        )
+        embeddings = begin_embedding(
+            computed.hidden,
+            {index: plan.chunks[index] for index in arranged.embedding},
+            download,
+            before=None if before is None else before.sums,
+        )
+        sampling = self._sampler.begin(computed.logits[:num_sampled], arranged.choosing, download)
+        phases.sampled()
+        download.send()
+        self._before = _Before(Chosen(arranged.sampled, sampling.token_ids), embeddings.sums_at)
+        return LaunchedStep(
+            arranged=arranged,
+            sampling=sampling,
+            prompts=prompts,
+            embeddings=embeddings,
+            is_unsound=is_unsound,
             linear_seconds=computed.linear_seconds,
             attention_seconds=computed.attention_seconds,
-        )
-        logprobs = {arranged.sampled[row]: [entry] for row, entry in sampled.logprobs.items()}
-        return StepResult(
-            _tokens_by_chunk(arranged, sampled, errors),
-            times,
-            errors,
-            logprobs,
-            prompts.logprobs,
-            hidden_sums=embedded.hidden_sums,
-            embeddings=embedded.embeddings,
+            download=download,
+            phases=phases,
         )
 
-    def _synchronize(self) -> None:
-        """Wait for the device, so that each phase's time is its own; what follows reads tokens and waits anyway."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+    def _compute_in_flight(self, plans: Sequence[StepPlan]) -> None:
+        """Compute each of `plans` behind each other one, which is in flight meanwhile where this looks ahead."""
+        before: Launched = EmptyStep()
+        for plan in (*plans, *plans[:1]):
+            if not self._looks_ahead:
+                before.collect()
+                before = EmptyStep()
+            launched = self.launch(plan)
+            before.collect()
+            before = launched
+        before.collect()
+        self._before = None
+
+    def _phases(self) -> Phases:
+        return StreamPhases(self._clock) if self._device.type == "cuda" else HostPhases(self._clock)
 
 
 def usable_device(name: str) -> torch.device:
@@ -195,69 +282,3 @@ def usable_device(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("device cuda was asked for, but PyTorch finds no usable GPU")
     return device
-
-
-def read_device(device: torch.device) -> DeviceUsage:
-    """What the device's driver tells at this moment; nothing for the CPU. From any thread.
-
-    Each is None where the driver does not tell it, as it tells no utilisation of a part of a GPU.
-    """
-    if device.type != "cuda":
-        return DeviceUsage()
-    return DeviceUsage(ratio=_cuda_ratio(device), memory_bytes=_cuda_memory(device))
-
-
-def _cuda_ratio(device: torch.device) -> float | None:
-    try:
-        return torch.cuda.utilization(device) / 100
-    except Exception:  # The driver's library has errors of its own, which derive from nothing narrower.
-        return None
-
-
-def _cuda_memory(device: torch.device) -> int | None:
-    try:
-        free_bytes, total_bytes = torch.cuda.mem_get_info(device)
-    except RuntimeError:
-        return None
-    return total_bytes - free_bytes
-
-
-def _arrange(chunks: tuple[PlannedChunk, ...], vocab_size: int) -> _Arranged:
-    """Lay the chunks' tokens out as consecutive rows. Tokens outside the vocabulary are computed as token 0."""
-    first_rows = list(itertools.accumulate((len(chunk.token_ids) for chunk in chunks[:-1]), initial=0))
-    token_ids = np.fromiter(itertools.chain.from_iterable(chunk.token_ids for chunk in chunks), dtype=np.int64)
-    sampled = [index for index, chunk in enumerate(chunks) if chunk.samples]
-    logit_rows = [first_rows[index] + len(chunks[index].token_ids) - 1 for index in sampled]
-    reading = [index for index, chunk in enumerate(chunks) if chunk.reads_prompt]
-    for index in reading:
-        logit_rows += range(first_rows[index], first_rows[index] + num_read(chunks[index]))
-    embedding = [index for index, chunk in enumerate(chunks) if chunk.is_prefill and chunk.embeds]
-    hidden_rows = [row for index in embedding for row in _rows_of(chunks[index], first_rows[index])]
-    batch = Batch(
-        token_ids=token_ids,
-        positions=np.concatenate([np.arange(chunk.start, chunk.end) for chunk in chunks]),
-        chunks=[
-            AttentionChunk(first_row, len(chunk.token_ids), chunk.start, chunk.block_table)
-            for first_row, chunk in zip(first_rows, chunks, strict=True)
-        ],
-        logit_rows=np.asarray(logit_rows, dtype=np.int64),
-        hidden_rows=np.asarray(hidden_rows, dtype=np.int64),
-    )
-    arranged = _Arranged(batch, first_rows, sampled, reading, embedding, errors={})
-    unknown = ((token_ids < 0) | (token_ids >= vocab_size)).nonzero()[0]
-    for index, token_id in zip(arranged.chunks_of(unknown), token_ids[unknown].tolist(), strict=True):
-        arranged.errors[index] = f"the vocabulary has no token {token_id}"
-    token_ids[unknown] = 0
-    return arranged
-
-
-def _rows_of(chunk: PlannedChunk, first_row: int) -> range:
-    return range(first_row, first_row + len(chunk.token_ids))
-
-
-def _tokens_by_chunk(arranged: _Arranged, sampled: Sampled, errors: Mapping[int, str]) -> list[tuple[int, ...]]:
-    token_ids: list[tuple[int, ...]] = [()] * len(arranged.batch.chunks)
-    for index, token_id in zip(arranged.sampled, sampled.token_ids, strict=True):
-        if index not in errors:
-            token_ids[index] = (token_id,)
-    return token_ids

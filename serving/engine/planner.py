@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from serving.contracts.messages import SequenceKey
 from serving.contracts.tunables import Tunables
+from serving.engine.flights import Awaited
 from serving.engine.joining import Joining, is_window_over
 from serving.engine.long_lane import is_long_prefill, least_share
 from serving.engine.order import Order
 from serving.engine.padding import StaticBatch
-from serving.engine.plan import MOST_READ_TOKENS, PlannedChunk, StepPlan
+from serving.engine.plan import MOST_READ_TOKENS, MOST_SAMPLED_ROWS, PlannedChunk, StepPlan
 from serving.engine.roster import Roster
 from serving.engine.sequence import Sequence, SequenceStatus
+from serving.engine.speculation.speculator import Speculator
 from serving.engine.step_admission import KvLimits
 from serving.engine.token_budget import most_prefill, prefill_budget
 
 _PREEMPTIONS_BEFORE_PROTECTION = 2
+_AWAITED_TOKEN = (0,)
 
 Portion = tuple[Sequence, int]
 """A sequence and how many of its tokens the step computes."""
@@ -31,6 +36,8 @@ class StepPlanner:
     def __init__(self, roster: Roster, tunables: Tunables, order: Order) -> None:
         self.preempted_keys: tuple[SequenceKey, ...] = ()
         """Who was preempted by the last `plan_step`."""
+        self.speculator = Speculator(tunables)
+        """Who guesses, and is told by the scheduler what came of it."""
         self._roster = roster
         self._tunables = tunables
         self._order = order
@@ -43,6 +50,7 @@ class StepPlanner:
         self._tunables = tunables
         self._order = order
         self._kv.retune(tunables)
+        self.speculator.retune(tunables)
         if tunables.mode == "continuous":
             self._static_batch.dissolve()
 
@@ -53,11 +61,29 @@ class StepPlanner:
     def plan_step(self, step: int, now: float) -> tuple[StepPlan, list[Sequence]] | None:
         """The plan of step number `step` and its chunks' sequences, in one order; None where nothing can run."""
         self._make_room_for_decodes(now)
+        return self._plan(step, now, awaited=None)
+
+    def plan_ahead(self, step: int, now: float, *, awaited: Awaited) -> tuple[StepPlan, list[Sequence]] | None:
+        """As `plan_step`, while the step before is in flight, in which a token is chosen for each of the `awaited`.
+
+        What is in flight counts as computed. None also where someone would have to give way.
+        """
+        if not self._grow_ahead(awaited):
+            return None
+        return self._plan(step, now, awaited=awaited)
+
+    def _plan(self, step: int, now: float, *, awaited: Awaited | None) -> tuple[StepPlan, list[Sequence]] | None:
         decoding: list[Sequence] = []
         prefilling: list[Sequence] = []
         for sequence in self._roster.running:
             # As `is_prefilling` has it; asked of everyone in every step.
-            (prefilling if sequence.num_computed_tokens < sequence.prefill_end else decoding).append(sequence)
+            (prefilling if sequence.num_planned_tokens < sequence.prefill_end else decoding).append(sequence)
+        num_ending = 0
+        if awaited is not None:
+            num_ending = len(decoding)
+            # The others' tokens in flight are their last, whichever they are.
+            decoding = [s for s in decoding if s in awaited or s.num_planned_tokens < len(s.token_ids)]
+            num_ending -= len(decoding)
         budget = prefill_budget(self._tunables, num_decode_tokens=_count_uncomputed(decoding))
         padded = self._join(prefilling, step=step, budget=budget, now=now)
         if not decoding and not prefilling:
@@ -66,14 +92,22 @@ class StepPlanner:
         num_prefill_tokens = sum([count for _, count in prefills])
         decodes = self._share_decode(decoding, self._tunables.max_batch_tokens - num_prefill_tokens)
         if decodes:
-            padded += self._static_batch.num_idle_slots(num_running=len(self._roster.running))
-        chunks = [_chunk(sequence, count, is_prefill=False) for sequence, count in decodes]
+            padded += self._static_batch.num_idle_slots(num_running=len(self._roster.running) - num_ending)
+        num_decode_tokens = sum([count for _, count in decodes])
+        if awaited:
+            chunks = [_decode_ahead(sequence, count, awaited) for sequence, count in decodes]
+        else:
+            chunks = [_chunk(sequence, count, is_prefill=False) for sequence, count in decodes]
+        if self.speculator.is_on and awaited is None:
+            budget = self._tunables.max_batch_tokens - num_prefill_tokens - num_decode_tokens
+            budget = min(budget, MOST_SAMPLED_ROWS - len(decodes) - len(prefills))
+            num_decode_tokens += self._add_drafts(chunks, decodes, budget)
         chunks += [_chunk(sequence, count, is_prefill=True) for sequence, count in prefills]
         plan = StepPlan(
             step=step,
             chunks=tuple(chunks),
             num_prefill_tokens=num_prefill_tokens,
-            num_decode_tokens=sum([count for _, count in decodes]),
+            num_decode_tokens=num_decode_tokens,
             num_padded_tokens=padded,
         )
         return plan, [sequence for sequence, _ in decodes + prefills]
@@ -93,7 +127,8 @@ class StepPlanner:
         growing = [s for s in roster.running if len(s.token_ids) > len(s.block_table) * block_size]
         if not growing:
             return
-        if self._may_grow(sum([roster.num_blocks_missing(sequence) for sequence in growing])):
+        num_missing = sum([roster.num_blocks_missing(sequence) for sequence in growing])
+        if self._may_grow(num_missing) or (self._take_back_spare() and self._may_grow(num_missing)):
             for sequence in growing:
                 roster.grow(sequence, roster.num_blocks_missing(sequence))
             return
@@ -111,6 +146,22 @@ class StepPlanner:
                 roster.grow(sequence, missing)
         self.preempted_keys = tuple(preempted)
 
+    def _grow_ahead(self, awaited: Awaited) -> bool:
+        """Give each the block that its awaited token needs, if there are enough for all; whether there were.
+
+        The others that decode had theirs in an earlier step.
+        """
+        self.preempted_keys = ()
+        roster = self._roster
+        self._kv.settle(num_used=roster.pool.num_used)
+        block_size = roster.block_size
+        growing = [s for s in awaited if len(s.token_ids) >= len(s.block_table) * block_size]
+        if growing and not self._may_grow(len(growing)):
+            return False
+        for sequence in growing:
+            roster.grow(sequence, 1)
+        return True
+
     def _preempt(self, sequence: Sequence, now: float) -> None:
         batch_size = len(self._roster.running)
         sequence.spans.note_preempted(now, position=len(sequence.token_ids) - 1, batch_size=batch_size)
@@ -119,6 +170,40 @@ class StepPlanner:
             sequence.protection = self._num_protected
             sequence.rank = self._order.rank(sequence)
         self._roster.preempt(sequence)
+
+    def _add_drafts(self, chunks: list[PlannedChunk], decodes: list[Portion], budget: int) -> int:
+        """Add guesses to the `chunks` of `decodes`; how many. They have the places in the step that all that is real
+        leaves over, and blocks that a sequence which joins could have: nobody gives way for a guess."""
+        self.speculator.begin_step(self._roster.running, num_decoding=len(decodes))
+        num_drafts = 0
+        for index, (sequence, _) in enumerate(decodes):
+            if num_drafts >= budget:
+                break
+            if not chunks[index].samples:
+                continue
+            draft_ids = self.speculator.propose(sequence, most=budget - num_drafts)
+            draft_ids = draft_ids[: self._room_for_drafts(sequence, len(draft_ids))]
+            if draft_ids:
+                chunks[index] = msgspec.structs.replace(chunks[index], draft_ids=draft_ids)
+                num_drafts += len(draft_ids)
+        return num_drafts
+
+    def _room_for_drafts(self, sequence: Sequence, count: int) -> int:
+        """For how many of `count` positions behind its context a sequence has blocks, which it is given if they are to
+        spare. It keeps them for its next tokens, but none that another one needs."""
+        roster = self._roster
+        missing = roster.num_blocks_missing(sequence, num_awaited=count)
+        if 0 < missing <= self._kv.room(num_used=roster.pool.num_used, alone=len(roster.running) == 1):
+            roster.grow(sequence, missing)
+        return min(count, len(sequence.block_table) * roster.block_size - len(sequence.token_ids))
+
+    def _take_back_spare(self) -> bool:
+        """Take the blocks that were given for guesses and are empty still; whether there were any."""
+        spare = [(s, -self._roster.num_blocks_missing(s)) for s in self._roster.running]
+        for sequence, count in spare:
+            if count > 0:
+                self._roster.shrink(sequence, count)
+        return any(count > 0 for _, count in spare)
 
     def _may_grow(self, count: int) -> bool:
         roster = self._roster
@@ -153,7 +238,8 @@ class StepPlanner:
     def _share_decode(self, decoding: list[Sequence], budget: int) -> list[Portion]:
         if len(decoding) > budget:
             decoding = self._order.choose_decodes(decoding, budget)
-        return _share_out([(s, len(s.token_ids) - s.num_computed_tokens) for s in decoding], budget)
+        # Where nothing is uncomputed, the token is that which is awaited.
+        return _share_out([(s, len(s.token_ids) - s.num_planned_tokens or 1) for s in decoding], budget)
 
 
 def _wanted(prefilling: list[Sequence], tunables: Tunables) -> list[Portion]:
@@ -187,12 +273,33 @@ def _never_gave_way(sequence: Sequence) -> bool:
 
 
 def _count_uncomputed(sequences: list[Sequence]) -> int:
-    return sum([len(sequence.token_ids) - sequence.num_computed_tokens for sequence in sequences])
+    return sum([len(sequence.token_ids) - sequence.num_planned_tokens or 1 for sequence in sequences])
+
+
+def _decode_ahead(sequence: Sequence, count: int, awaited: Awaited) -> PlannedChunk:
+    if (awaits := awaited.get(sequence)) is None:
+        return _chunk(sequence, count, is_prefill=False)
+    start, num_prompt_tokens = sequence.num_planned_tokens, sequence.num_prompt_tokens
+    sequence.num_planned_tokens = start + 1
+    return PlannedChunk(
+        sequence.key,
+        _AWAITED_TOKEN,
+        start,
+        sequence.block_table,
+        samples=True,
+        sample_index=start + 1 - num_prompt_tokens,
+        params=sequence.params,
+        is_prefill=False,
+        context=sequence.token_ids,
+        num_prompt_tokens=num_prompt_tokens,
+        awaits=awaits,
+    )
 
 
 def _chunk(sequence: Sequence, count: int, *, is_prefill: bool) -> PlannedChunk:
-    token_ids, start, num_prompt_tokens = sequence.token_ids, sequence.num_computed_tokens, sequence.num_prompt_tokens
+    token_ids, start, num_prompt_tokens = sequence.token_ids, sequence.num_planned_tokens, sequence.num_prompt_tokens
     end, length = start + count, len(token_ids)
+    sequence.num_planned_tokens = end
     return PlannedChunk(
         sequence.key,
         token_ids[start:end],

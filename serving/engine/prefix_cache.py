@@ -10,10 +10,12 @@ from serving.engine.block_pool import BlockPool
 
 
 class Namespace(NamedTuple):
-    """Whose contexts share blocks: nobody else's ever do."""
+    """Whose contexts share blocks: nobody else's ever do. `is_long`: the keys and values are those that the model has
+    for sequences which may grow long (see `DividedRunner`)."""
 
     tenant: str
     salt: str
+    is_long: bool = False
 
 
 class CachedBlock:
@@ -93,6 +95,10 @@ class PrefixCache:
                 self.pool.release([block])
                 block_table[index] = twin
             known.append(found)
+
+    def knows(self, block: int) -> bool:
+        """Whether the block's content can be found, so that nobody may write to it."""
+        return self._by_block[block] is not None
 
     def clear(self) -> None:
         """Forget all. Blocks in use stay so, and are free when they are let go."""

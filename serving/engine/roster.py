@@ -136,7 +136,7 @@ class Roster:
         self._spare_request(sequence)
         self.waiting.remove(sequence)
         sequence.block_table = found + fresh
-        sequence.num_computed_tokens = len(found) * self.block_size
+        sequence.num_computed_tokens = sequence.num_planned_tokens = len(found) * self.block_size
         sequence.prefill_end = sequence.num_tokens
         if sequence.num_preemptions == 0:
             sequence.num_cached_tokens = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
@@ -154,9 +154,9 @@ class Roster:
         self.prefix_cache.register(sequence.chain, sequence.token_ids, sequence.block_table, count=count)
         sequence.next_block_end = (count + 1) * self.block_size
 
-    def num_blocks_missing(self, sequence: Sequence) -> int:
-        """Blocks that a running sequence lacks to compute its whole context."""
-        return num_blocks_of(sequence.num_tokens, self.block_size) - len(sequence.block_table)
+    def num_blocks_missing(self, sequence: Sequence, *, num_awaited: int = 0) -> int:
+        """Blocks that a running sequence lacks to compute its whole context, and `num_awaited` tokens more."""
+        return num_blocks_of(sequence.num_tokens + num_awaited, self.block_size) - len(sequence.block_table)
 
     def grow(self, sequence: Sequence, count: int) -> None:
         """Give a running sequence `count` blocks more; the caller saw that they are free."""
@@ -164,10 +164,15 @@ class Roster:
         assert blocks is not None, f"{sequence.key} grew without room for it"
         sequence.block_table.extend(blocks)
 
+    def shrink(self, sequence: Sequence, count: int) -> None:
+        """Take the last `count` blocks of a running sequence that no plan in flight has, in which there is nothing."""
+        self.pool.release(sequence.block_table[-count:])
+        del sequence.block_table[-count:]
+
     def preempt(self, sequence: Sequence) -> None:
         """Take a running sequence's blocks and let it wait, before those never started. It keeps its tokens."""
         self._stop_running(sequence)
-        sequence.num_computed_tokens = 0
+        sequence.num_computed_tokens = sequence.num_planned_tokens = 0
         sequence.hidden_sum = None
         sequence.num_preemptions += 1
         sequence.status = SequenceStatus.PREEMPTED

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence as Seq
 
 from serving.contracts.ids import OwnerId
 from serving.contracts.messages import (
     Accepted,
     Event,
-    Finished,
-    FinishReason,
     RefusalCode,
-    Refused,
-    Returned,
-    Scheduled,
     SequenceKey,
     Submit,
-    TokenLogprobs,
-    Tokens,
 )
 from serving.contracts.tunables import Tunables
+from serving.engine.endings import Endings
+from serving.engine.flights import Flights
 from serving.engine.order import Order, order_of
-from serving.engine.plan import PlannedChunk, StepPlan, StepResult
+from serving.engine.plan import StepPlan, StepResult
 from serving.engine.planner import StepPlanner
 from serving.engine.recent import RecentMap
+from serving.engine.results import ResultTaker
 from serving.engine.roster import Roster
 from serving.engine.sequence import Sequence, SequenceStatus
 from serving.engine.stats import Counters
@@ -35,12 +30,13 @@ _MAX_REMEMBERED = 10_000
 
 
 class Scheduler:
-    """Owns the roster of live sequences and what is remembered of ended ones; used by the engine's thread only.
+    """Owns the roster of live sequences and what is remembered of aborts; used by the engine's thread only.
 
     Knows no clock: `now` is given, in seconds, and never goes back. A step is `schedule`, then `update` (or `fail`)
-    with that plan; sequences may be added and aborted at any time, between the two as well. What owners are to be told
-    gathers until `update` or `take_events` hands it over. Every submitted key ends in exactly one `Finished`,
-    `Refused` or `Returned` of its newest attempt.
+    with that plan; sequences may be added and aborted at any time, between the two as well. With look-ahead, another
+    plan is made by `schedule_ahead` between the two, and their results are taken in one after the other. What owners
+    are to be told gathers until `update` or `take_events` hands it over. Every submitted key ends in exactly one
+    `Finished`, `Refused` or `Returned` of its newest attempt.
     """
 
     def __init__(
@@ -51,11 +47,13 @@ class Scheduler:
         max_model_len: int,
         eos_token_ids: frozenset[int],
         tunables: Tunables,
+        long_from: int | None = None,
     ) -> None:
         self.max_context_tokens = min(max_model_len, num_blocks * block_size)
         self.counters = Counters()
         self.draining = False
         self._eos_token_ids = eos_token_ids
+        self._long_from = long_from
         self._tunables = tunables
         self._order: Order = order_of(tunables.order)
         self._roster = Roster(
@@ -68,10 +66,9 @@ class Scheduler:
         self._planner = StepPlanner(self._roster, tunables, self._order)
         self._num_added = 0
         self._aborted_attempts: RecentMap[SequenceKey, int] = RecentMap(_MAX_REMEMBERED)
-        self._ended_attempts: RecentMap[SequenceKey, int] = RecentMap(_MAX_REMEMBERED)
-        self._in_flight: tuple[StepPlan, list[Sequence]] | None = None
-        self._planned_at = 0.0
-        self._events: list[tuple[OwnerId, Event]] = []
+        self._flights = Flights()
+        self._endings = Endings(self._roster, self.counters)
+        self._results = ResultTaker(self._roster, self._endings, self._planner.speculator, self._order)
 
     # --- what others ask -------------------------------------------------------------------------------------------
 
@@ -134,16 +131,16 @@ class Scheduler:
     @property
     def has_events(self) -> bool:
         """Whether owners are to be told something."""
-        return bool(self._events)
+        return self._endings.has_events
 
     def take_events(self) -> list[tuple[OwnerId, Event]]:
         """Hand over the events gathered since the last time, in the order in which they happened."""
-        events, self._events = self._events, []
-        return events
+        return self._endings.take_events()
 
     def next_wakeup(self, now: float) -> float | None:
-        """When `schedule` next has something to do: `now` or earlier means at once, None not before something comes."""
-        if self._roster.running:
+        """When there is something to schedule or to take in: `now` or earlier means at once, None not before something
+        comes."""
+        if self._roster.running or self._flights:
             return now
         waiting = self._roster.waiting
         if not waiting:
@@ -155,9 +152,15 @@ class Scheduler:
         window_end = window_ends_at(oldest, self._tunables)
         return window_end if refusable is None else min(window_end, wait_ends_at(refusable, self._tunables))
 
+    @property
+    def num_in_flight(self) -> int:
+        """Plans whose results were not taken in yet."""
+        return len(self._flights)
+
     def check_invariants(self) -> None:
         """Raise AssertionError where the books contradict each other. For tests."""
         self._roster.check_invariants()
+        self._flights.check_invariants(self._roster)
 
     # --- commands --------------------------------------------------------------------------------------------------
 
@@ -168,27 +171,33 @@ class Scheduler:
         ignored. What was aborted before it came ends at once.
         """
         current = self._roster.find(submit.key)
-        latest = current.attempt if current else self._ended_attempts.get(submit.key)
+        latest = current.attempt if current else self._endings.last_attempt(submit.key)
         if latest is not None and submit.attempt <= latest:
             return
         if current is not None:
-            self._leave(current)
+            self._endings.let_go(current)
         self._num_added += 1
-        sequence = Sequence.of(submit, eos_token_ids=self._eos_token_ids, serial=self._num_added, now=now)
+        sequence = Sequence.of(
+            submit,
+            eos_token_ids=self._eos_token_ids,
+            serial=self._num_added,
+            now=now,
+            long_from=self._long_from,
+        )
         sequence.rank = self._order.rank(sequence)
         self._roster.enter(sequence)
         if submit.attempt <= (self._aborted_attempts.get(submit.key) or 0):
-            self._finish(sequence, "abort", now)
+            self._endings.finish(sequence, "abort", now)
             return
         if (refusal := self._refusal_of(submit)) is not None:
-            self._refuse(sequence, *refusal)
+            self._endings.refuse(sequence, *refusal)
             return
         num_ahead = self._roster.waiting.num_ahead_of(sequence)
-        self._tell(sequence, Accepted(sequence.key, sequence.attempt, num_ahead))
+        self._endings.tell(sequence, Accepted(sequence.key, sequence.attempt, num_ahead))
         # An earlier attempt may have delivered its last token and died before it could say so.
         reason = sequence.end_reason()
         if reason is not None:
-            self._finish(sequence, reason, now)
+            self._endings.finish(sequence, reason, now)
 
     def abort(self, key: SequenceKey, now: float, *, attempt: int) -> None:
         """End a choice's attempts up to `attempt`, whatever their state. Remembered, since Submits may be on their way.
@@ -198,19 +207,19 @@ class Scheduler:
         self._aborted_attempts.keep(key, max(attempt, self._aborted_attempts.get(key) or 0))
         sequence = self._roster.find(key)
         if sequence is not None and sequence.attempt <= attempt:
-            self._finish(sequence, "abort", now)
+            self._endings.finish(sequence, "abort", now)
 
     def abort_owner(self, owner_id: OwnerId, now: float) -> None:
         """End every sequence of an owner that is gone."""
         for sequence in self._roster.owned_by(owner_id):
-            self._finish(sequence, "abort", now)
+            self._endings.finish(sequence, "abort", now)
 
     def remind(self) -> None:
         """Say of every live sequence that it is in good hands: silence would mean that word of it was lost."""
         for sequence in self._roster.running:
-            self._tell(sequence, Accepted(sequence.key, sequence.attempt))
+            self._endings.tell(sequence, Accepted(sequence.key, sequence.attempt))
         for num_ahead, sequence in enumerate(self._roster.waiting.in_order()):
-            self._tell(sequence, Accepted(sequence.key, sequence.attempt, num_ahead))
+            self._endings.tell(sequence, Accepted(sequence.key, sequence.attempt, num_ahead))
 
     def retune(self, tunables: Tunables) -> None:
         """Use other tunables from the next `schedule` on."""
@@ -220,13 +229,14 @@ class Scheduler:
         if (tunables.order, tunables.long_prompt_tokens) != (before.order, before.long_prompt_tokens):
             self._roster.rank_anew(self._order, long_tokens=tunables.long_prompt_tokens)
         self._planner.retune(tunables, self._order)
+        self._results.charge_by(self._order)
         self._roster.use_prefix_caching(is_on=tunables.prefix_caching == "on")
 
     def drain(self) -> None:
         """Accept nothing new and hand back what never started; what has run goes on to its end."""
         self.draining = True
         for sequence in self._roster.waiting.unstarted():
-            self._return(sequence)
+            self._endings.give_back(sequence)
 
     def resume(self) -> None:
         """Accept what is new again."""
@@ -236,72 +246,62 @@ class Scheduler:
         """Hand back what never started but for the most deserving, a sequence a free place: others may have more."""
         num_places = max(0, self._tunables.max_running - len(self._roster.running))
         for sequence in self._order.by_merit(self._roster.waiting.unstarted())[num_places:]:
-            self._return(sequence)
+            self._endings.give_back(sequence)
 
     def hand_back(self) -> None:
         """Give every live sequence back to its owner, who goes on with it elsewhere."""
         self.draining = True
         for sequence in list(self._roster):
-            self._return(sequence)
+            self._endings.give_back(sequence)
 
     # --- the step --------------------------------------------------------------------------------------------------
 
     def schedule(self, now: float) -> StepPlan | None:
         """Choose what the next step computes; None where nothing can run now."""
-        assert self._in_flight is None, "the plan in flight has no result yet"
+        assert not self._flights, "the plan in flight has no result yet"
         self._refuse_overdue(now)
         planned = self._planner.plan_step(self.counters.steps + 1, now)
         self.counters.preemptions += len(self._planner.preempted_keys)
-        if planned is None:
+        return self._take_off(planned, now)
+
+    def schedule_ahead(self, now: float) -> StepPlan | None:
+        """Choose what the step computes after the one in flight, whose tokens are not known; None where nothing can run
+        then, or where it takes the result to say what."""
+        if not self._flights.may_be_followed():
             return None
-        self._in_flight = planned
-        self._planned_at = now
-        self.counters.steps += 1
-        self.counters.padded_tokens += planned[0].num_padded_tokens
-        return planned[0]
+        awaited = self._flights.awaited()
+        if self._planner.speculator.is_worth_waiting(awaited):
+            return None
+        self._refuse_overdue(now)
+        planned = self._planner.plan_ahead(self.counters.steps + 2, now, awaited=awaited)
+        return self._take_off(planned, now)
 
     def update(self, plan: StepPlan, result: StepResult, now: float) -> list[tuple[OwnerId, Event]]:
-        """Take in the result of `plan` and hand over all events gathered since the last time.
+        """Take in the result of `plan`, the oldest in flight, and hand over all events gathered since the last time.
 
         What was aborted, replaced or ended meanwhile keeps nothing of it.
         """
-        for index, sequence in enumerate(self._land(plan)):
-            if sequence.status is not SequenceStatus.RUNNING:
-                continue
-            chunk = plan.chunks[index]
-            if chunk.is_prefill:
-                self._take_prefill(sequence, chunk, now, batch_size=len(plan.chunks))
-            else:
-                sequence.num_computed_tokens = chunk.end
-                if chunk.end > sequence.spans.run_until:
-                    sequence.spans.begin_run(self._planned_at, position=chunk.start, batch_size=len(plan.chunks))
-            if index in result.errors:
-                self._finish(sequence, "error", now, message=result.errors[index])
-                continue
-            if sequence.num_computed_tokens >= sequence.next_block_end:
-                self._roster.note_full_blocks(sequence)
-            if index in result.prompt_logprobs:
-                sequence.note_prompt_logprobs(result.prompt_logprobs[index], start=chunk.start)
-            if chunk.is_prefill and chunk.embeds:
-                self._take_hidden(sequence, result, index, now)
-            if chunk.samples:
-                self._take_tokens(sequence, result.token_ids[index], now, logprobs=result.logprobs.get(index))
+        sequences, began = self._land(plan, now)
+        self._planner.speculator.note_step(plan, now - began)
+        self._results.take(plan, sequences, result, (began, now))
         return self.take_events()
 
     def fail(self, plan: StepPlan, message: str, now: float) -> list[tuple[OwnerId, Event]]:
-        """End every sequence of `plan`, which could not be computed; hands over the events like `update`."""
-        for sequence in self._land(plan):
+        """End every sequence of `plan`, the oldest in flight, which could not be computed; hands over the events like
+        `update`."""
+        sequences, _ = self._land(plan, now)
+        for sequence in sequences:
             if sequence.status is SequenceStatus.RUNNING:
-                self._finish(sequence, "error", now, message=message)
+                self._endings.finish(sequence, "error", now, message=message)
         return self.take_events()
 
-    # --- results and endings ---------------------------------------------------------------------------------------
+    # --- overdue sequences, and plans on their way -----------------------------------------------------------------
 
     def _refuse_overdue(self, now: float) -> None:
         while (overdue := self._next_overdue()) is not None:
             if now < wait_ends_at(overdue, self._tunables):
                 return
-            self._refuse(overdue, "queue_timeout", overdue_message(overdue, self._tunables))
+            self._endings.refuse(overdue, "queue_timeout", overdue_message(overdue, self._tunables))
 
     def _next_overdue(self) -> Sequence | None:
         """Who is the first to have waited too long if nothing changes; None where nobody is refused for waiting."""
@@ -309,88 +309,18 @@ class Scheduler:
         first = [sequence for sequence in (waiting.oldest_refusable, waiting.soonest_deadline) if sequence is not None]
         return min(first, key=lambda sequence: wait_ends_at(sequence, self._tunables), default=None)
 
-    def _land(self, plan: StepPlan) -> list[Sequence]:
-        assert self._in_flight is not None, "no plan is in flight"
-        planned, sequences = self._in_flight
-        assert planned is plan, "this plan is not the one in flight"
-        self._in_flight = None
-        return sequences
+    def _take_off(self, planned: tuple[StepPlan, list[Sequence]] | None, now: float) -> StepPlan | None:
+        if planned is None:
+            return None
+        self._flights.take_off(*planned, now)
+        return planned[0]
 
-    def _take_prefill(self, sequence: Sequence, chunk: PlannedChunk, now: float, *, batch_size: int) -> None:
-        sequence.spans.add_prefill(self._planned_at, now, num_tokens=len(chunk.token_ids), batch_size=batch_size)
-        if not sequence.is_start_told and sequence.first_scheduled_at is not None:
-            sequence.is_start_told = True
-            self._tell(sequence, Scheduled(sequence.key, sequence.attempt, now - sequence.first_scheduled_at))
-        # What was found cached, or is computed again since it had to give way, is nobody's debt.
-        first_new = max(chunk.start, sequence.num_counted_prompt_tokens)
-        self.counters.prompt_tokens += sequence.advance(chunk.end)
-        num_new = sequence.num_counted_prompt_tokens - first_new
-        if num_new > 0 and self._order.weighs_service:
-            self._order.charge(sequence, num_prompt_tokens=num_new, num_generated=0)
-
-    def _take_hidden(self, sequence: Sequence, result: StepResult, index: int, now: float) -> None:
-        """What chunk number `index` adds to an embedding, with which its sequence ends where it is complete."""
-        sequence.hidden_sum = result.hidden_sums.get(index)
-        embedding = result.embeddings.get(index)
-        if embedding is not None:
-            self._finish(sequence, "stop", now, embedding=embedding)
-
-    def _take_tokens(
-        self, sequence: Sequence, token_ids: Seq[int], now: float, *, logprobs: list[TokenLogprobs] | None
-    ) -> None:
-        start_index = sequence.num_generated
-        timings = None
-        if sequence.first_token_at is None:
-            sequence.first_token_at = now
-            timings = sequence.timings(now)
-        taken: list[int] = []
-        reason: FinishReason | None = None
-        for token_id in token_ids:
-            taken.append(token_id)
-            reason = sequence.append(token_id)
-            if reason is not None:
-                break
-        if logprobs is not None:
-            logprobs = logprobs[: len(taken)]
-        self.counters.generated_tokens += len(taken)
-        if self._order.weighs_service:
-            self._order.charge(sequence, num_prompt_tokens=0, num_generated=len(taken))
-        of_prompt = sequence.take_prompt_logprobs()
-        self._tell(sequence, Tokens(sequence.key, sequence.attempt, start_index, taken, timings, logprobs, of_prompt))
-        if reason is not None:
-            self._finish(sequence, reason, now)
+    def _land(self, plan: StepPlan, now: float) -> tuple[list[Sequence], float]:
+        self.counters.steps += 1
+        self.counters.padded_tokens += plan.num_padded_tokens
+        return self._flights.land(plan, now)
 
     def _refusal_of(self, submit: Submit) -> tuple[RefusalCode, str] | None:
         if self.draining:
             return "draining", "the engine is finishing its work and takes no more"
         return refusal_of(submit, max_context_tokens=self.max_context_tokens)
-
-    def _refuse(self, sequence: Sequence, code: RefusalCode, message: str) -> None:
-        self._leave(sequence)
-        self._tell(sequence, Refused(sequence.key, sequence.attempt, code, message))
-
-    def _finish(
-        self,
-        sequence: Sequence,
-        reason: FinishReason,
-        now: float,
-        *,
-        message: str = "",
-        embedding: bytes | None = None,
-    ) -> None:
-        self._leave(sequence)
-        key, attempt, timings = sequence.key, sequence.attempt, sequence.timings(now)
-        self._tell(sequence, Finished(key, attempt, reason, sequence.num_generated, timings, message, embedding))
-
-    def _return(self, sequence: Sequence) -> None:
-        self._leave(sequence)
-        self._tell(sequence, Returned(sequence.key, sequence.attempt))
-
-    def _leave(self, sequence: Sequence) -> None:
-        if sequence.status is SequenceStatus.RUNNING:
-            self.counters.left += 1
-        self._roster.leave(sequence)
-        self._ended_attempts.keep(sequence.key, sequence.attempt)
-
-    def _tell(self, sequence: Sequence, event: Event) -> None:
-        self._events.append((sequence.owner_id, event))

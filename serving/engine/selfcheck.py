@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -16,8 +17,11 @@ from serving.engine.attention.base import AttentionChunk
 from serving.engine.kv_cache import KVCache, block_bytes
 from serving.engine.model_runner import ModelRunner, usable_device
 from serving.engine.models.config import ModelConfig, read_config
+from serving.engine.models.layer_attention import layer_attention
 from serving.engine.plan import PlannedChunk, StepPlan
 from serving.engine.sampling.sampler import Sampler
+
+CheckedBackend = Literal["torch", "triton"]
 
 _CONTEXTS = (1, 15, 16, 17, 255, 256, 257, 700)
 """Lengths about the edges of blocks and of attention's tiles."""
@@ -36,22 +40,23 @@ class Check:
     detail: str
 
 
-def check_device(device: str, folder: Path, *, attention: str = "torch") -> tuple[Check, ...]:
+def check_device(device: str, folder: Path, *, backend: CheckedBackend = "torch") -> tuple[Check, ...]:
     """Compare `device` with the CPU in fp32 on the model of `folder`: attention over paged contexts, greedy tokens of
     prefill and decode in one mixed batch, and sampled tokens from the same logits.
 
-    Raises what `ModelRunner` raises where the device or the folder cannot be used at all.
+    What `device` computes with, `backend` says, as `make_model` has it; the CPU computes with `torch`. Raises what
+    `ModelRunner` raises where the device, the folder or the backend cannot be used at all.
     """
     usable_device(device)
     config = read_config(folder)
     return (
-        _check_attention(config, device, attention),
-        _check_tokens(config, folder, device, attention),
+        _check_attention(config, device, backend),
+        _check_tokens(config, folder, device, backend),
         _check_sampling(config, device),
     )
 
 
-def _check_attention(config: ModelConfig, device: str, attention: str) -> Check:
+def _check_attention(config: ModelConfig, device: str, attention: CheckedBackend) -> Check:
     expected = _attention_outputs(config, "cpu", "torch")
     found = _attention_outputs(config, device, attention)
     difference = max(float((one - other).abs().max()) for one, other in zip(expected, found, strict=True))
@@ -60,16 +65,17 @@ def _check_attention(config: ModelConfig, device: str, attention: str) -> Check:
 
 @torch.inference_mode()
 def _attention_outputs(config: ModelConfig, device: str, attention: str) -> list[torch.Tensor]:
-    """Outputs of one layer for every context: all but its last row as one chunk, then the last rows as one batch."""
+    """Outputs of a layer of each kind that the model has, for every context: all but its last row as one chunk, then
+    the last rows as one batch."""
     generator = torch.Generator().manual_seed(0)
-    one_layer = dataclasses.replace(config, num_layers=1)
+    kinds = tuple(dict.fromkeys(layer_attention(config)))
     cache = KVCache(
-        one_layer,
+        dataclasses.replace(config, num_layers=len(kinds)),
         num_blocks=_BLOCKS_A_CONTEXT * len(_CONTEXTS),
         dtype=torch.float32,
         device=torch.device(device),
     )
-    backend = make_attention(attention, cache, num_heads=config.num_heads)
+    backend = make_attention(attention, cache, num_heads=config.num_heads, layers=kinds)
     order = torch.randperm(cache.num_blocks, generator=generator).view(len(_CONTEXTS), -1).tolist()
 
     def attend(chunks: list[AttentionChunk]) -> torch.Tensor:
@@ -78,7 +84,10 @@ def _attention_outputs(config: ModelConfig, device: str, attention: str) -> list
             torch.randn(num_rows, heads, config.head_dim, generator=generator).to(device)
             for heads in (config.num_heads, config.num_kv_heads, config.num_kv_heads)
         )
-        return backend.attend(0, queries, keys, values, batch=backend.prepare(chunks)).cpu()
+        batch = backend.prepare(chunks)
+        return torch.cat(
+            [backend.attend(layer, queries, keys, values, batch=batch).cpu() for layer in range(len(kinds))]
+        )
 
     prefilled = [
         attend([AttentionChunk(0, context, 0, table)]) for context, table in zip(_CONTEXTS, order, strict=True)
@@ -92,15 +101,15 @@ def _attention_outputs(config: ModelConfig, device: str, attention: str) -> list
     return [*prefilled, decoded]
 
 
-def _check_tokens(config: ModelConfig, folder: Path, device: str, attention: str) -> Check:
+def _check_tokens(config: ModelConfig, folder: Path, device: str, backend: CheckedBackend) -> Check:
     expected = _greedy_tokens(config, folder, "cpu", "torch")
-    found = _greedy_tokens(config, folder, device, attention)
+    found = _greedy_tokens(config, folder, device, backend)
     num_equal = sum(one == other for one, other in zip(expected, found, strict=True))
     passed = num_equal == len(expected)
     return Check("greedy tokens", passed, f"{num_equal} of {len(expected)} sequences are equal")
 
 
-def _greedy_tokens(config: ModelConfig, folder: Path, device: str, attention: str) -> list[list[int]]:
+def _greedy_tokens(config: ModelConfig, folder: Path, device: str, backend: CheckedBackend) -> list[list[int]]:
     prompts = _prompts(config)
     tables = [list(range(index * _BLOCKS_A_CONTEXT, (index + 1) * _BLOCKS_A_CONTEXT)) for index in range(len(prompts))]
     runner = ModelRunner(
@@ -108,7 +117,7 @@ def _greedy_tokens(config: ModelConfig, folder: Path, device: str, attention: st
         kv_cache_bytes=len(prompts) * _BLOCKS_A_CONTEXT * block_bytes(config, torch.float32),
         device=device,
         dtype="float32",
-        attention=attention,
+        backend=backend,
     )
     params = SamplingParams(max_tokens=_NUM_DECODE_STEPS, seed=0, temperature=0.0)
     contexts = [list(prompt) for prompt in prompts]

@@ -34,9 +34,10 @@ class Sequence:
     """Owns one choice's tokens and its hold on the KV cache; mutated by the scheduler alone, on the engine's thread.
 
     `token_ids` is the whole context: the prompt, then what was generated, an earlier attempt's tokens included. The
-    keys and values of its first `num_computed_tokens` positions lie in the blocks of `block_table`. Up to
-    `prefill_end` they are computed by prefill (after a preemption that includes generated tokens), then by decode.
-    Times are seconds of the clock that the scheduler is given.
+    keys and values of its first `num_computed_tokens` positions lie in the blocks of `block_table`, and those up to
+    `num_planned_tokens` will when the plans in flight are computed. Up to `prefill_end` they are computed by prefill
+    (after a preemption that includes generated tokens), then by decode. Times are seconds of the clock that the
+    scheduler is given.
     """
 
     key: SequenceKey
@@ -63,6 +64,8 @@ class Sequence:
     """Above 0 for one that gave way so often that it goes before all others; of such, the smaller before the larger."""
     is_long: bool = False
     """Whether it waits in the long lane."""
+    is_bound_to_host: bool = False
+    """Whether its next step depends on its text, or on sums, that the host keeps. See `flights`."""
     is_refusable: bool = True
     """Whether it is refused when it has waited too long: nothing of its request has begun, here or elsewhere."""
     status: SequenceStatus = SequenceStatus.WAITING
@@ -70,6 +73,9 @@ class Sequence:
     next_block_end: int = NEVER
     """Where the next block ends that could be found by others once it is computed."""
     num_computed_tokens: int = 0
+    num_planned_tokens: int = 0
+    """Positions that are computed or in flight: where its next chunk starts. May be one more than `token_ids` has, as
+    the token that a plan in flight chooses may be in the next already."""
     prefill_start: int = 0
     prefill_end: int = 0
     num_preemptions: int = 0
@@ -88,11 +94,21 @@ class Sequence:
     spans: SpanLog = dataclasses.field(default_factory=SpanLog)
 
     @classmethod
-    def of(cls, submit: Submit, *, eos_token_ids: frozenset[int], serial: int, now: float) -> Sequence:
-        """The sequence that `submit` asks for; it arrived `submit.waited_seconds` before `now`."""
+    def of(
+        cls,
+        submit: Submit,
+        *,
+        eos_token_ids: frozenset[int],
+        serial: int,
+        now: float,
+        long_from: int | None = None,
+    ) -> Sequence:
+        """The sequence that `submit` asks for; it arrived `submit.waited_seconds` before `now`. `long_from` is the
+        runner's (see `DividedRunner`)."""
         ending_ids = frozenset() if submit.params.ignore_eos else eos_token_ids
         if submit.params.stop_token_ids:
             ending_ids = ending_ids.union(submit.params.stop_token_ids)
+        is_long = long_from is not None and len(submit.prompt_ids) + submit.params.max_tokens > long_from
         arrival = now - max(0.0, submit.waited_seconds)
         timeout_seconds = submit.timeout_seconds
         if timeout_seconds is None or not math.isfinite(timeout_seconds):
@@ -113,7 +129,8 @@ class Sequence:
             priority=submit.priority,
             weight=submit.weight,
             is_refusable=not submit.generated_ids,
-            chain=Chain(Namespace(submit.tenant, submit.cache_salt)),
+            is_bound_to_host=_is_bound_to_host(submit.params),
+            chain=Chain(Namespace(submit.tenant, submit.cache_salt, is_long)),
         )
 
     @property
@@ -139,7 +156,7 @@ class Sequence:
     @property
     def is_prefilling(self) -> bool:
         """Whether its next chunk belongs to prefill."""
-        return self.num_computed_tokens < self.prefill_end
+        return self.num_planned_tokens < self.prefill_end
 
     @property
     def reads_prompt(self) -> bool:
@@ -209,3 +226,15 @@ class Sequence:
             # What was sampled last is computed by nobody yet.
             spans=self.spans.told(now, position=len(self.token_ids) - 1, since=scheduled),
         )
+
+
+def _is_bound_to_host(params: SamplingParams) -> bool:
+    """Whether a step needs of the one before what the host alone has: the text, for a grammar's mask and for the counts
+    of penalties, or the sum of an embedding."""
+    return (
+        params.grammar is not None
+        or params.embeds
+        or params.repetition_penalty != 1.0
+        or params.frequency_penalty != 0.0
+        or params.presence_penalty != 0.0
+    )

@@ -25,6 +25,11 @@ class StepMember(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class StepRecord:
     """One step: who was in it and where the time went. `started_at` is in seconds of the engine's clock.
 
+    `total_seconds` is from where the step began to where its result was taken in. With look-ahead a step begins where
+    the one before ended, if it was planned earlier: so totals never overlap and sum up to the time that the engine was
+    busy, and one is what a stream waits for its next token. The other times are parts of it. What planning and
+    launching took while the step before was computed is no part of it but `hidden_seconds`.
+
     `ended` names the sequences that finished with it, of whatever reason, since the step before; `waiting` the first of
     those that wait after it, in the order in which they would be served. `failed` steps computed nothing that anyone
     received. `tunables_version`, `mode` and `max_batch_tokens` are what the step ran under.
@@ -51,6 +56,7 @@ class StepRecord:
     ended: tuple[SequenceKey, ...]
     waiting: tuple[SequenceKey, ...]
     failed: bool
+    hidden_seconds: float = 0.0
 
 
 @dataclasses.dataclass(slots=True)
@@ -60,6 +66,9 @@ class Counters:
     `prompt_tokens` counts a prompt's tokens once: when they are first computed or, found cached, together with the
     first that is computed after them. Neither what is computed again after a preemption nor what a choice shares with
     its siblings counts any more. `left` counts the sequences that gave up a place in the batch for good.
+    `discarded_tokens` were computed for sequences that had ended before the result was there: with look-ahead, one for
+    each that ends at a token that could not be foreseen. `drafted_tokens` were guessed and computed, and
+    `accepted_tokens` of them were right. `steps` counts those whose result was taken in.
     """
 
     steps: int = 0
@@ -67,6 +76,9 @@ class Counters:
     generated_tokens: int = 0
     preemptions: int = 0
     padded_tokens: int = 0
+    discarded_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     left: int = 0
 
 
@@ -76,6 +88,7 @@ class EngineCounts:
 
     state: EngineState
     max_model_len: int
+    max_step_tokens: int | None
     tunables_version: int
     num_waiting: int
     num_waiting_tokens: int
@@ -90,6 +103,9 @@ class EngineCounts:
     generated_tokens_total: int
     preemptions_total: int
     padded_tokens_total: int
+    discarded_tokens_total: int
+    drafted_tokens_total: int
+    accepted_tokens_total: int
     prefix_query_tokens_total: int
     prefix_hit_tokens_total: int
     left_total: int

@@ -30,4 +30,4 @@ def most_prefill(sequence: Sequence, tunables: Tunables) -> int:
     most = tunables.max_prefill_chunk
     if sequence.reads_prompt:
         most = min(most, MOST_READ_TOKENS)
-    return min(sequence.prefill_end - sequence.num_computed_tokens, most)
+    return min(sequence.prefill_end - sequence.num_planned_tokens, most)

@@ -29,8 +29,11 @@ def warm_up(runner: Runner) -> None:
         engine.submit(_submit(index, token_id=token_id))
     for _ in range(_MAX_STEPS):
         if not engine.has_work or engine.is_broken:
-            return
+            break
         engine.step()
+    engine.hand_back()
+    while engine.has_work:
+        engine.step()  # so that nothing is in flight any more
 
 
 def _submit(index: int, *, token_id: int) -> Submit:

@@ -104,6 +104,12 @@ class TokenRates:
         return num_hit / num_query if num_query else None
 
     @property
+    def draft_acceptance_ratio(self) -> float | None:
+        """Share of the tokens guessed lately which were right, over all engines; None where none was guessed."""
+        num_drafted = self._gained("drafted_tokens_total")
+        return self._gained("accepted_tokens_total") / num_drafted if num_drafted else None
+
+    @property
     def steps(self) -> StepRates:
         """What the steps of the last seconds were like, over all engines."""
         num_steps = self._gained("steps_total")

@@ -77,15 +77,16 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
     `unix_seconds` is Redis's time. `num_waiting` and `num_waiting_tokens` are sequences and their tokens, those in
     the inbox included. `kv_used_ratio` (held by live sequences) and `kv_cached_ratio` are shares of all KV blocks.
     `utilisation_ratio` is the mean of the engines': the accelerator's where there is one, otherwise the busy share.
-    `memory_bytes` is the accelerators' memory in use, otherwise the engines' resident memory. `tunables_version` is the
-    lowest that any engine runs: what is in force everywhere; None without an engine, or while one runs none that was
-    stored. `percentiles` are seconds, or None where nothing was measured: `[window][interval][percentile]`, as
-    `WINDOWS_SECONDS`, `INTERVAL_NAMES` and `PERCENTILES` order them.
+    `memory_bytes` is the accelerators' memory in use (of one that engines share, once), otherwise the engines' resident
+    memory. `tunables_version` is the lowest that any engine runs: what is in force everywhere; None without an engine,
+    or while one runs none that was stored. `percentiles` are seconds, or None where nothing was measured:
+    `[window][interval][percentile]`, as `WINDOWS_SECONDS`, `INTERVAL_NAMES` and `PERCENTILES` order them.
 
     `num_waiting_long` are those of `num_waiting` that wait in an engine's lane of long prompts. The tokens per step and
     `step_ms` are means over the steps of the last seconds (nought tokens and no time where there were none), the rates
     are of the last seconds too: of requests that ended, and, as goodput, of those that met the objectives.
-    `refused_per_second` tells of the pool's own refusals. `prefix_hit_ratio` is None where nothing started.
+    `refused_per_second` tells of the pool's own refusals. `prefix_hit_ratio` is None where nothing started,
+    `draft_acceptance_ratio` (of the tokens guessed, those that were right) where none was guessed.
 
     What follows an older monitor does not tell (None). `num_waiting_long_tokens` are the part of `num_waiting_tokens`
     in that lane, None also where an older engine waits with some. By name, sparse, and of the largest eight, the others
@@ -124,6 +125,7 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
     refusals_per_second: dict[str, float] | None = None
     utilisation_by_engine: dict[str, float] | None = None
     memory_by_engine: dict[str, int] | None = None
+    draft_acceptance_ratio: float | None = None
 
 
 POINT_FIELDS = Point.__struct_fields__
@@ -157,8 +159,9 @@ class Objectives(msgspec.Struct, frozen=True, kw_only=True):
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
     """A pool at one moment. `sequence` grows by one a frame: a gap tells of frames missed. `unix_seconds` is Redis's
-    time. `windows` are the intervals' summaries over each of `WINDOWS_SECONDS`, the rates and `prefix_hit_ratio` (found
-    cached of the context tokens that started; None where none did) are of the last few seconds,
+    time. `windows` are the intervals' summaries over each of `WINDOWS_SECONDS`, the rates, `prefix_hit_ratio` (found
+    cached of the context tokens that started; None where none did) and `draft_acceptance_ratio` (right of the tokens
+    guessed; None where none was) are of the last few seconds,
     `num_unread` and `num_unread_tokens` count what no engine has taken from the inbox, and `announced_version` is the
     version of tunables that engines should run (None: none is announced), whose objectives `slo` tells.
     `refusals_per_second` are by code, `rejected:<code>` those before any pool had the request (all pools together).
@@ -176,6 +179,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     engines: list[EngineSnapshot]
     books: Books
     prefix_hit_ratio: float | None = None
+    draft_acceptance_ratio: float | None = None
     step_rates: StepRates = StepRates()
     outcome_rates: OutcomeRates = OutcomeRates()
     refusals_per_second: dict[str, float] = {}

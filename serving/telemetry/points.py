@@ -45,13 +45,13 @@ def point_of(frame: Frame) -> Point:
         prompt_tokens_per_second=round(frame.prompt_tokens_per_second, _RATE_DIGITS),
         generated_tokens_per_second=round(frame.generated_tokens_per_second, _RATE_DIGITS),
         utilisation_ratio=_ratio(sum(map(_utilisation, engines)), len(engines)),
-        memory_bytes=sum(map(_memory, engines)),
+        memory_bytes=sum(map(_memory, _of_different_devices(engines))),
         # An engine that began before anything was announced runs version 0, its own defaults.
         tunables_version=min((engine.tunables_version for engine in engines), default=0) or None,
         percentiles=[percentiles_of(window) for window in frame.windows],
         num_waiting_long=sum(engine.num_waiting_long for engine in engines),
         **_step_rates(frame),
-        prefix_hit_ratio=None if frame.prefix_hit_ratio is None else round(frame.prefix_hit_ratio, _RATIO_DIGITS),
+        prefix_hit_ratio=_rounded_ratio(frame.prefix_hit_ratio),
         **_outcome_rates(frame),
         # Without an engine there is no memory, of which none were free.
         kv_free_ratio=_ratio(sum(engine.kv_blocks_free for engine in engines), num_blocks) if num_blocks else None,
@@ -62,6 +62,7 @@ def point_of(frame: Frame) -> Point:
         },
         utilisation_by_engine=_by_engine(engines, _utilisation, digits=_RATIO_DIGITS),
         memory_by_engine=_by_engine(engines, _memory, digits=None),
+        draft_acceptance_ratio=_rounded_ratio(frame.draft_acceptance_ratio),
     )
 
 
@@ -137,8 +138,18 @@ def _ratio(part: float, whole: float) -> float:
     return round(part / whole, _RATIO_DIGITS) if whole else 0.0
 
 
+def _rounded_ratio(ratio: float | None) -> float | None:
+    return None if ratio is None else round(ratio, _RATIO_DIGITS)
+
+
 def _utilisation(engine: EngineSnapshot) -> float:
     return engine.busy_ratio if engine.accelerator_ratio is None else engine.accelerator_ratio
+
+
+def _of_different_devices(engines: Iterable[EngineSnapshot]) -> list[EngineSnapshot]:
+    """One engine for each accelerator, of whose memory all that share it tell alike; and all that have none."""
+    devices = {engine.accelerator_id or engine.engine_id: engine for engine in engines}
+    return list(devices.values())
 
 
 def _memory(engine: EngineSnapshot) -> int:

@@ -102,6 +102,27 @@ _ENGINE_GAUGES = (
     _EngineMetric(
         "accelerator_memory_bytes", "Memory in use on the device, where it tells.", lambda e: e.accelerator_memory_bytes
     ),
+    _EngineMetric(
+        "accelerator_memory_total_bytes",
+        "Memory that the device has, where it tells.",
+        lambda e: e.accelerator_memory_total_bytes,
+    ),
+    _EngineMetric(
+        "accelerator_power_watts", "Power that the device draws, where it tells.", lambda e: e.accelerator_power_watts
+    ),
+    _EngineMetric(
+        "accelerator_power_limit_watts",
+        "Power that the device may draw, where it tells.",
+        lambda e: e.accelerator_power_limit_watts,
+    ),
+    _EngineMetric(
+        "accelerator_temperature_celsius", "The device's temperature, where it tells.", lambda e: e.accelerator_celsius
+    ),
+    _EngineMetric(
+        "accelerator_clock_hertz",
+        "The clock that the device computes with, where it tells.",
+        lambda e: None if e.accelerator_clock_mhz is None else e.accelerator_clock_mhz * 1e6,
+    ),
 )
 _ENGINE_COUNTERS = (
     _EngineMetric("steps", "Steps since the engine's start.", lambda e: e.steps_total),
@@ -111,6 +132,11 @@ _ENGINE_COUNTERS = (
         "preemptions", "Sequences that went back to the queue for want of memory.", lambda e: e.preemptions_total
     ),
     _EngineMetric("padded_tokens", "Tokens that static batches would have padded.", lambda e: e.padded_tokens_total),
+    _EngineMetric(
+        "discarded_tokens",
+        "Tokens computed in vain, for sequences that had ended before their step did.",
+        lambda e: e.discarded_tokens_total,
+    ),
     _EngineMetric("left_sequences", "Sequences that gave up their place for good.", lambda e: e.left_total),
     _EngineMetric(
         "prefix_query_tokens",
@@ -118,7 +144,10 @@ _ENGINE_COUNTERS = (
         lambda e: e.prefix_query_tokens_total,
     ),
     _EngineMetric("prefix_hit_tokens", "Those of them found cached.", lambda e: e.prefix_hit_tokens_total),
+    _EngineMetric("drafted_tokens", "Tokens guessed by speculation and computed.", lambda e: e.drafted_tokens_total),
+    _EngineMetric("accepted_tokens", "Those of them that were right.", lambda e: e.accepted_tokens_total),
 )
+_SLOWED_BY = ("power", "heat", "hardware")
 _INFO = ("pool", "engine", "model", "name", "device", "dtype", "backend")
 
 
@@ -144,6 +173,7 @@ def pool_metrics(pools: Sequence[PoolState], models: Mapping[PoolName, str]) -> 
         _kv_blocks(pools, models),
         _engine_info(pools),
         *(_engine_gauge(metric, pools) for metric in _ENGINE_GAUGES),
+        _accelerator_slowed(pools),
         _engine_kv_blocks(pools),
         *(_engine_counter(metric, pools) for metric in _ENGINE_COUNTERS),
     ]
@@ -180,6 +210,20 @@ def _engine_kv_blocks(pools: Sequence[PoolState]) -> Metric:
     for engine in _engines(pools):
         for state, value in _blocks(engine).items():
             family.add_metric((engine.pool, engine.engine_id, state), value)
+    return family
+
+
+def _accelerator_slowed(pools: Sequence[PoolState]) -> Metric:
+    family = GaugeMetricFamily(
+        "footplate_engine_accelerator_slowed",
+        "1 where the device's clock is held down, by its bound of power, its heat or something that it does not tell. "
+        f"Absent where it tells no temperature. {_ENGINE_EVERYWHERE}",
+        labels=("pool", "engine", "reason"),
+    )
+    for engine in _engines(pools):
+        if engine.accelerator_celsius is not None:
+            for reason in _SLOWED_BY:
+                family.add_metric((engine.pool, engine.engine_id, reason), reason in engine.accelerator_slowed_by)
     return family
 
 

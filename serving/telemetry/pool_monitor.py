@@ -115,6 +115,7 @@ class PoolMonitor:
             engines=engines,
             books=books,
             prefix_hit_ratio=self._rates.prefix_hit_ratio,
+            draft_acceptance_ratio=self._rates.draft_acceptance_ratio,
             step_rates=self._rates.steps,
             outcome_rates=tally.rates(now=now),
             refusals_per_second=tally.refusals_per_second(now=now),

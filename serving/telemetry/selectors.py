@@ -22,7 +22,7 @@ __all__ = ["live_engines", "pool_snapshot", "read_rejections"]
 
 _SUMS = (
     *("kv_blocks_total", "kv_blocks_used", "kv_blocks_cached", "kv_blocks_free"),
-    *("prefix_query_tokens_total", "prefix_hit_tokens_total"),
+    *("prefix_query_tokens_total", "prefix_hit_tokens_total", "drafted_tokens_total", "accepted_tokens_total"),
 )
 _WINDOW = WINDOWS_SECONDS.index(SNAPSHOT_WINDOW_SECONDS)
 
@@ -33,7 +33,8 @@ async def pool_snapshot(redis: Redis, pool: PoolName) -> dict[str, Any]:
     - of the engines that live, each beaten within the last seconds: `num_engines`, `num_running`, `num_waiting` and
       `num_waiting_tokens` (sequences and their tokens, those still in the inbox included), `kv_blocks_total`, `…_used`
       (held by live sequences), `…_cached`, `…_free`, `prefix_query_tokens_total` and `prefix_hit_tokens_total` (context
-      tokens of sequences that started, and those found cached), and `engines`, the list of their own snapshots;
+      tokens of sequences that started, and those found cached), `drafted_tokens_total` and `accepted_tokens_total`
+      (tokens guessed, and those that were right), and `engines`, the list of their own snapshots;
     - `tunables_version`, the version announced (None: none is), and `applied_by`, the number of engines that run it;
     - `permits_requests` and `permits_tokens`: what the door counts as waiting;
     - `outcomes`: counters of requests by name, over all owners, since Redis began to count, and the requests that have
@@ -43,8 +44,8 @@ async def pool_snapshot(redis: Redis, pool: PoolName) -> dict[str, Any]:
       books;
     - of the monitor's last frame: `intervals`, the last minute's count, mean and percentiles in seconds by name (None
       where nothing was measured), `prompt_tokens_per_second`, `generated_tokens_per_second`, `prefix_hit_ratio` (of the
-      last few seconds; None where nothing started), and `frame_age_seconds` (None: there is no frame, and then the
-      intervals are empty).
+      last few seconds; None where nothing started), `draft_acceptance_ratio` (likewise; None where nothing was
+      guessed), and `frame_age_seconds` (None: there is no frame, and then the intervals are empty).
     """
     engines = await live_engines(redis, pool)
     num_unread, num_unread_tokens = await count_inbox(redis, pool)
@@ -87,5 +88,6 @@ async def _read_frame(redis: Redis, pool: PoolName) -> dict[str, Any]:
         "prompt_tokens_per_second": 0.0 if frame is None else frame.prompt_tokens_per_second,
         "generated_tokens_per_second": 0.0 if frame is None else frame.generated_tokens_per_second,
         "prefix_hit_ratio": None if frame is None else frame.prefix_hit_ratio,
+        "draft_acceptance_ratio": None if frame is None else frame.draft_acceptance_ratio,
         "frame_age_seconds": age,
     }

@@ -2,8 +2,9 @@
 
 Names, labels and finish reasons are those that vLLM's V1 engine registers in `vllm/v1/metrics/loggers.py` (as it is
 since release 0.12; `docs/design/metrics.md` explains them): `num_requests_running`, `num_requests_waiting`,
-`kv_cache_usage_perc`, `prefix_cache_queries` and `…_hits` (tokens), `num_preemptions`, `prompt_tokens`,
-`generation_tokens`, `request_success{finished_reason}`, `time_to_first_token_seconds`, `inter_token_latency_seconds`
+`kv_cache_usage_perc`, `prefix_cache_queries` and `…_hits` (tokens), `num_preemptions`, `spec_decode_num_draft_tokens`
+and `…_accepted_tokens` (of `vllm/v1/spec_decode/metrics.py`), `prompt_tokens`, `generation_tokens`,
+`request_success{finished_reason}`, `time_to_first_token_seconds`, `inter_token_latency_seconds`
 (until 0.11 `time_per_output_token_seconds`, which is given too), `e2e_request_latency_seconds` and
 `request_queue_time_seconds`. Where vLLM numbers its engines, `engine` is our engine's id; the series without it are
 those of no engine alone. Buckets are ours: quantiles over `le` do not mind. What Footplate does not measure is not
@@ -36,6 +37,8 @@ _COUNTERS: dict[str, Callable[[EngineSnapshot], int]] = {
     "vllm:num_preemptions": lambda engine: engine.preemptions_total,
     "vllm:prefix_cache_queries": lambda engine: engine.prefix_query_tokens_total,
     "vllm:prefix_cache_hits": lambda engine: engine.prefix_hit_tokens_total,
+    "vllm:spec_decode_num_draft_tokens": lambda engine: engine.drafted_tokens_total,
+    "vllm:spec_decode_num_accepted_tokens": lambda engine: engine.accepted_tokens_total,
 }
 
 

@@ -18,11 +18,13 @@ class Conflict:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """The smallest engine of a pool: its KV blocks, of so many tokens each, and the longest context of its model."""
+    """The smallest engine of a pool: its KV blocks, of so many tokens each, the longest context of its model, and the
+    largest step that it has memory for, if it has a bound."""
 
     num_blocks: int
     block_size: int
     max_model_len: int
+    max_step_tokens: int | None = None
 
 
 def conflicts_of(tunables: Tunables, envelope: Envelope | None = None) -> list[Conflict]:
@@ -43,6 +45,7 @@ def envelope_of(sizes: Iterable[Envelope]) -> Envelope | None:
         num_blocks=min(size.num_blocks for size in known),
         block_size=min(size.block_size for size in known),
         max_model_len=min(size.max_model_len for size in known),
+        max_step_tokens=min((size.max_step_tokens for size in known if size.max_step_tokens is not None), default=None),
     )
 
 
@@ -154,6 +157,16 @@ def _context_beyond_memory(t: Tunables, size: Envelope) -> Conflict | None:
     )
 
 
+def _budget_beyond_memory(t: Tunables, size: Envelope) -> Conflict | None:
+    if size.max_step_tokens is None or t.max_batch_tokens <= size.max_step_tokens:
+        return None
+    return Conflict(
+        ("max_batch_tokens",),
+        f"An engine keeps memory for steps of {size.max_step_tokens:,} tokens (its setting max_step_tokens): none of"
+        f" {t.max_batch_tokens:,} is ever computed.",
+    )
+
+
 def _fewer_blocks_than_running(t: Tunables, size: Envelope) -> Conflict | None:
     usable = int(size.num_blocks * t.kv_limit_ratio)
     if usable >= t.max_running:
@@ -197,6 +210,7 @@ _RULES: tuple[Callable[[Tunables], Conflict | None], ...] = (
     _reject_without_objective,
 )
 _ENVELOPE_RULES: tuple[Callable[[Tunables, Envelope], Conflict | None], ...] = (
+    _budget_beyond_memory,
     _fewer_blocks_than_running,
     _long_beyond_context,
     _queue_below_context,

@@ -29,4 +29,9 @@ def living_engines(redis: Redis, pool: PoolName) -> list[EngineSnapshot]:
 
 def envelope_in(engine: EngineSnapshot) -> Envelope:
     """An engine's size."""
-    return Envelope(num_blocks=engine.kv_blocks_total, block_size=engine.block_size, max_model_len=engine.max_model_len)
+    return Envelope(
+        num_blocks=engine.kv_blocks_total,
+        block_size=engine.block_size,
+        max_model_len=engine.max_model_len,
+        max_step_tokens=engine.max_step_tokens,
+    )

@@ -58,7 +58,16 @@ class SampledGauge:
         """The snapshot with what the device told last; without, where that is five seconds old. From any thread."""
         usage = self._newest()
         return msgspec.structs.replace(
-            snapshot, accelerator_ratio=usage.ratio, accelerator_memory_bytes=usage.memory_bytes
+            snapshot,
+            accelerator_id=usage.device_id,
+            accelerator_ratio=usage.ratio,
+            accelerator_memory_bytes=usage.memory_bytes,
+            accelerator_memory_total_bytes=usage.memory_total_bytes,
+            accelerator_power_watts=usage.power_watts,
+            accelerator_power_limit_watts=usage.power_limit_watts,
+            accelerator_celsius=usage.celsius,
+            accelerator_clock_mhz=usage.clock_mhz,
+            accelerator_slowed_by=usage.slowed_by,
         )
 
     def _newest(self) -> DeviceUsage:

@@ -63,6 +63,15 @@ def test_words_are_split_as_a_shell_splits_them(listed: str) -> None:
     }
 
 
+def test_two_pools_share_a_gpu() -> None:
+    found = pools("chat; bulk kv_cache_mb=0 max_step_tokens=0", FOOTPLATE_GPU_MEMORY_RATIO="0.45")
+    assert [pool.gpu_memory_ratio for pool in found.values()] == [0.45, 0.45]
+    common = {"FOOTPLATE_KV_CACHE_MB": "64", "FOOTPLATE_MAX_STEP_TOKENS": "2048"}
+    found = pools("chat; bulk kv_cache_mb=0 max_step_tokens=0 gpu_memory_ratio=0.3", **common)
+    sizes = {pool.name: (pool.kv_cache_mb, pool.max_step_tokens, pool.gpu_memory_ratio) for pool in found.values()}
+    assert sizes == {"chat": (64, 2048, 0.9), "bulk": (0, 0, 0.3)}
+
+
 def test_a_hash_is_a_letter_like_others() -> None:
     assert pools("chat model=/models/#1")["chat"].model == Path("/models/#1")
 
@@ -80,8 +89,12 @@ def test_paths_are_absolute_and_know_the_home(monkeypatch: pytest.MonkeyPatch, t
         ("chat weights=int3", "weights of pool chat must be one of bfloat16, int8, int4, w8a8, not 'int3'"),
         ("chat; bulk device=tpu", "device of pool bulk must be one of cpu, cuda, not 'tpu'"),
         ("chat dtype=float16", "dtype of pool chat must be one of bfloat16, float32, not 'float16'"),
-        ("chat backend=gpu", "backend of pool chat must be one of auto, torch, cpu, not 'gpu'"),
-        ("chat kv_cache_mb=0", "kv_cache_mb of pool chat must be an integer from 1 to 10000000, not '0'"),
+        ("chat backend=gpu", "backend of pool chat must be one of auto, torch, cpu, triton, not 'gpu'"),
+        ("chat kv_cache_mb=-1", "kv_cache_mb of pool chat must be an integer from 0 to 10000000, not '-1'"),
+        ("chat gpu_memory_ratio=1", "gpu_memory_ratio of pool chat must be a number from 0.05 to 0.99, not '1'"),
+        ("chat gpu_memory_ratio=90%", "gpu_memory_ratio of pool chat must be a number from 0.05 to 0.99, not '90%'"),
+        ("chat max_step_tokens=15", "max_step_tokens of pool chat must be an integer from 16 to 65536, not '15'"),
+        ("chat max_step_tokens=65537", "max_step_tokens of pool chat must be an integer from 16 to 65536, not '65537'"),
         ("chat threads=-1", "threads of pool chat must be an integer from 0 to 1024, not '-1'"),
         ("chat threads=1.5", "threads of pool chat must be an integer from 0 to 1024, not '1.5'"),
         ("chat model=~nobody-of-that-name/m", "model of pool chat must be a folder's path"),

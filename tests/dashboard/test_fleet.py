@@ -113,6 +113,38 @@ async def test_engines_and_processes_are_shown_as_they_tell_of_themselves(
     assert "ended" in words(gone)
 
 
+@pytest.mark.parametrize(
+    ("device", "told"),
+    [
+        ({}, "busy 0% 0 MiB version 1"),
+        ({"accelerator_ratio": 0.0}, "accelerator 0% "),
+        (
+            {
+                "accelerator_ratio": 0.83,
+                "accelerator_power_watts": 612.3,
+                "accelerator_power_limit_watts": 700.0,
+                "accelerator_celsius": 64,
+                "accelerator_slowed_by": ("power", "heat"),
+                "accelerator_memory_bytes": 70 * 2**30,
+                "accelerator_memory_total_bytes": 140 * 2**30,
+            },
+            "accelerator 83% 612 of 700 W, 64 °C slowed by power and heat 0 MiB device 70.0 of 140.0 GiB",
+        ),
+        (
+            {"accelerator_celsius": 64, "accelerator_memory_bytes": 5 * 2**30, "busy_ratio": 0.5},
+            "busy 50% 64 °C 0 MiB device 5.0 GiB",
+        ),
+        ({"accelerator_power_watts": 80.0, "accelerator_ratio": 0.5}, "accelerator 50% 80 W 0 MiB"),
+    ],
+)
+async def test_what_an_accelerator_tells_is_shown_and_nothing_of_what_it_does_not(
+    operator_browser: httpx.AsyncClient, beat: Beat, device: dict[str, Any], told: str
+) -> None:
+    beat("e1", **device)
+    (row,) = rows_of(await page_of(operator_browser, FLEET), "e1")
+    assert told in row
+
+
 async def test_an_engine_that_tries_a_newer_version_first_is_not_called_behind(
     operator_browser: httpx.AsyncClient, services: Services, beat: Beat
 ) -> None:

@@ -22,7 +22,9 @@ class Stored:
 
 def test_every_tunable_has_one_lever_under_a_heading() -> None:
     groups = present_levers(describe())
-    assert [group.title for group in groups] == ["Batch", "Prompts and streams", "Queue", "Objectives", "KV memory"]
+    assert [group.title for group in groups] == [
+        *("Batch", "Prompts and streams", "Queue", "Objectives", "KV memory", "Speculation")
+    ]
     assert all(group.trade.endswith(".") for group in groups)
     names = [lever.name for group in groups for lever in group.levers]
     assert sorted(names) == sorted(spec.name for spec in describe())

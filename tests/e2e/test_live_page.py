@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.model, pytest.mark.browser]
 OpenConsole = Callable[..., Console]
 CHARTS = [
     *("sequences", "lanes", "waiting_tokens", "ttft", "itl", "e2e", "queue_time", "tokens", "step_tokens", "step_time"),
-    *("utilisation", "preemptions", "kv", "prefix_hits", "memory", "goodput", "unanswered"),
+    *("utilisation", "preemptions", "guesses_kept", "kv", "prefix_hits", "memory", "goodput", "unanswered"),
 ]
 ALL_IN_SIGHT = (1440, 2800)
 A_WHILE_MS = 30_000

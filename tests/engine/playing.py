@@ -32,8 +32,9 @@ from serving.engine.kv_cache import block_bytes
 from serving.engine.model_runner import ModelRunner
 from serving.engine.models.config import read_config
 from serving.engine.plan import PlannedChunk, StepPlan
-from serving.engine.sampling.sampler import Sampled, Sampler
+from serving.engine.sampling.sampler import Sampler, Sampling
 from serving.engine.stats import EngineCounts
+from serving.engine.transfers import Download
 
 PLENTY: Mapping[str, Any] = {
     "max_running": 64,
@@ -66,6 +67,8 @@ RETUNED: Mapping[str, Sequence[Any]] = {
     "kv_limit_ratio": (1.0, 0.3, 0.1, 0.05),
     "kv_watermark_ratio": (0.0, 0.02, 0.5),
     "prefix_caching": ("on", "on", "off"),
+    "speculation": ("on", "on", "off"),
+    "max_draft_tokens": (1, 4, 16),
 }
 """What an operator may set while requests run; none is refused for it."""
 
@@ -280,14 +283,14 @@ def runner_of(
 def playhouse(runner: ModelRunner) -> Iterator[Playhouse]:
     """A playhouse that sees what the runner's sampler is given."""
     house = Playhouse(runner)
-    sample: Callable[..., Sampled] = Sampler.sample
+    begin: Callable[..., Sampling] = Sampler.begin
 
-    def noting(sampler: Sampler, logits: torch.Tensor, chunks: Sequence[PlannedChunk]) -> Sampled:
+    def noting(sampler: Sampler, logits: torch.Tensor, chunks: Sequence[PlannedChunk], download: Download) -> Sampling:
         house.note(logits, chunks)
-        return sample(sampler, logits, chunks)
+        return begin(sampler, logits, chunks, download)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Sampler, "sample", noting)
+        patch.setattr(Sampler, "begin", noting)
         yield house
 
 

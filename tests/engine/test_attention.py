@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from serving.engine.attention.backends import make_attention
-from serving.engine.attention.base import AttentionBackend, AttentionChunk
+from serving.engine.attention.base import AttentionBackend, AttentionChunk, LayerAttention
 from serving.engine.kv_cache import BLOCK_SIZE, KVCache, KVCacheProblem, block_bytes, blocks_for
 from serving.engine.models.config import ModelConfig, RopeConfig
 
@@ -34,6 +34,7 @@ _CONFIG = ModelConfig(
     qk_norm=False,
     eos_token_ids=frozenset(),
 )
+_PLAIN = LayerAttention(16**-0.5)
 _LENGTHS = (1, 2, 16, 17, 255, 256, 257, 300, 600)
 
 
@@ -49,15 +50,20 @@ class _Context:
     def __len__(self) -> int:
         return len(self.queries)
 
-    def dense(self) -> torch.Tensor:
-        """Causal attention over the whole context at once, fp64: `[num_tokens, num_heads * head_dim]`."""
+    def dense(self, how: LayerAttention | None = None) -> torch.Tensor:
+        """Attention over the whole context at once, fp64: `[num_tokens, num_heads * head_dim]`."""
+        how = how or _PLAIN
         shared = _CONFIG.num_heads // _CONFIG.num_kv_heads
         queries = self.queries.double().transpose(0, 1)
         keys, values = (
             part.double().repeat_interleave(shared, dim=1).transpose(0, 1) for part in (self.keys, self.values)
         )
-        scores = queries @ keys.transpose(1, 2) / math.sqrt(_CONFIG.head_dim)
-        scores += torch.full(scores.shape[1:], -math.inf).triu(1)
+        scores = queries @ keys.transpose(1, 2) * how.scale
+        if how.softcap is not None:
+            scores = how.softcap * (scores / how.softcap).tanh()
+        positions = torch.arange(len(self))
+        behind = positions[:, None] - positions
+        scores.masked_fill_((behind < 0) | (behind >= (how.window or math.inf)), -math.inf)
         return (scores.softmax(-1) @ values).transpose(0, 1).flatten(1)
 
 
@@ -75,12 +81,12 @@ def _contexts(lengths: tuple[int, ...], dtype: torch.dtype, *, num_heads: int = 
     ]
 
 
-def _backend(contexts: list[_Context], dtype: torch.dtype) -> AttentionBackend:
+def _backend(contexts: list[_Context], dtype: torch.dtype, *, how: LayerAttention = _PLAIN) -> AttentionBackend:
     num_blocks = sum(len(context.table) for context in contexts)
     cache = KVCache(_CONFIG, num_blocks=num_blocks, dtype=dtype, device=torch.device("cpu"))
     for part in cache.layer(0):
         part.fill_(1e4)  # what other sequences left behind must not matter
-    return make_attention("torch", cache, num_heads=contexts[0].queries.shape[1])
+    return make_attention("torch", cache, num_heads=contexts[0].queries.shape[1], layers=[how])
 
 
 def _attend(backend: AttentionBackend, parts: list[tuple[_Context, int, int]]) -> list[torch.Tensor]:
@@ -142,6 +148,80 @@ def test_bf16_decode_is_bit_for_bit_the_same_in_company(count: int, num_heads: i
         assert all(torch.equal(output, alone[index]) for index, output in zip(chosen, together, strict=True))
 
 
+_WINDOWS = (1, 5, 16, 100, 256, 300)
+
+
+@pytest.mark.parametrize("softcap", [None, 0.5, 30.0])
+@pytest.mark.parametrize("window", [None, *_WINDOWS])
+def test_windows_and_softcaps_equal_dense_attention(window: int | None, softcap: float | None) -> None:
+    how = LayerAttention(0.4, window, softcap)
+    contexts = _contexts(_LENGTHS, torch.float32)
+    backend = _backend(contexts, torch.float32, how=how)
+    starts = [len(context) - 1 if index % 2 else len(context) // 3 for index, context in enumerate(contexts)]
+    begun = _attend(backend, [(context, 0, start) for context, start in zip(contexts, starts, strict=True) if start])
+    ended = _attend(backend, [(context, start, len(context)) for context, start in zip(contexts, starts, strict=True)])
+    for context, start, output in zip(contexts, starts, ended, strict=True):
+        found = torch.cat([begun.pop(0), output]) if start else output
+        torch.testing.assert_close(found.double(), context.dense(how), atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("window", _WINDOWS)
+def test_a_windowed_row_is_bit_for_bit_the_same_in_any_chunk_and_company(window: int) -> None:
+    how = LayerAttention(0.25, window, 20.0)
+    contexts = _contexts(_LENGTHS, torch.bfloat16)
+    backend = _backend(contexts, torch.bfloat16, how=how)
+    whole = _attend(backend, [(context, 0, len(context)) for context in contexts])
+    for size in (7, 100, 256):
+        assert torch.equal(_in_chunks(_backend(contexts, torch.bfloat16, how=how), contexts[-1], size), whole[-1])
+    together = _attend(backend, [(context, len(context) - 1, len(context)) for context in contexts])
+    assert all(torch.equal(output, rows[-1:]) for output, rows in zip(together, whole, strict=True))
+
+
+def test_layers_of_one_model_may_differ() -> None:
+    """What a step prepares serves layers with and without windows."""
+    (context,) = _contexts((300,), torch.float32)
+    hows = [_PLAIN, LayerAttention(0.5, 40), LayerAttention(0.25, softcap=2.0), LayerAttention(0.1, 17)]
+    config = dataclasses.replace(_CONFIG, num_layers=len(hows))
+    cache = KVCache(config, num_blocks=len(context.table), dtype=torch.float32, device=torch.device("cpu"))
+    backend = make_attention("torch", cache, num_heads=6, layers=hows)
+    batch = backend.prepare([AttentionChunk(0, 300, 0, context.table)])
+    for layer, how in enumerate(hows):
+        output = backend.attend(layer, context.queries, context.keys, context.values, batch=batch)
+        torch.testing.assert_close(output.double(), context.dense(how), atol=2e-6, rtol=1e-5)
+
+
+def test_blocks_before_every_window_are_not_read() -> None:
+    """They may be given to others: a sequence with windows alone could hand them back."""
+    how = LayerAttention(0.25, 100)
+    (context,) = _contexts((600,), torch.float32)
+    backend = _backend([context], torch.float32, how=how)
+    _attend(backend, [(context, 0, 599)])
+    elsewhere = dataclasses.replace(context, table=[-1] * 16 + context.table[16:])
+    (output,) = _attend(backend, [(elsewhere, 599, 600)])
+    torch.testing.assert_close(output.double(), context.dense(how)[599:], atol=2e-6, rtol=1e-5)
+
+
+def test_stored_keys_and_values_are_attended_to_without_being_given_again() -> None:
+    (context,) = _contexts((40,), torch.float32)
+    backend = _backend([context], torch.float32)
+    (expected,) = _attend(backend, [(context, 0, 40)])
+    batch = backend.prepare([AttentionChunk(0, 40, 0, context.table)])
+    assert torch.equal(backend.attend_stored(0, context.queries, batch=batch), expected)
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"scale": 0.0}, "scale is 0.0; it must be positive and finite"),
+        ({"scale": 1.0, "softcap": math.inf}, "softcap is inf; it must be positive and finite"),
+        ({"scale": 1.0, "window": 0}, "window is 0; it must be at least 1"),
+    ],
+)
+def test_a_layer_that_makes_no_sense_is_refused(values: dict[str, float], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        LayerAttention(**values)  # type: ignore[arg-type]
+
+
 def test_another_sequence_that_is_not_finite_changes_nothing() -> None:
     """Its blocks pad shorter tables and are reused later: nothing of it may leak into a masked product."""
     good, bad = _contexts((40, 20), torch.float32)
@@ -157,7 +237,7 @@ def test_another_sequence_that_is_not_finite_changes_nothing() -> None:
 def test_an_unknown_backend_is_refused_by_name() -> None:
     cache = KVCache(_CONFIG, num_blocks=4, dtype=torch.float32, device=torch.device("cpu"))
     with pytest.raises(ValueError, match="'warp' is not known; there are: torch"):
-        make_attention("warp", cache, num_heads=6)
+        make_attention("warp", cache, num_heads=6, layers=[_PLAIN])
 
 
 def test_the_cache_takes_what_its_memory_allows() -> None:

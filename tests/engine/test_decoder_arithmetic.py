@@ -7,7 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from serving.engine.models.decoder import linear, rms_norm
+from serving.engine.models.operations import rms_norm, rms_norm_adding_one
+from serving.engine.models.rope import Rotation, rotary_rows, rotate
+from serving.engine.models.rope_config import RopeConfig
+from serving.engine.models.weights import linear
 
 pytestmark = pytest.mark.heavy
 
@@ -31,9 +34,49 @@ def test_a_linear_row_does_not_depend_on_company(shape: tuple[int, int]) -> None
     _assert_independent_of_company(lambda part: linear(part, weight, bias), rows)
 
 
+@pytest.mark.parametrize("norm", [rms_norm, rms_norm_adding_one])
 @pytest.mark.parametrize("size", [64, 576, 4096])
-def test_a_normed_row_does_not_depend_on_company(size: int) -> None:
+def test_a_normed_row_does_not_depend_on_company(
+    size: int, norm: Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
+) -> None:
     generator = torch.Generator().manual_seed(4)
     weight = torch.randn(size, generator=generator).bfloat16()
     rows = torch.randn(260, size, generator=generator).bfloat16()
-    _assert_independent_of_company(lambda part: rms_norm(part, weight, 1e-5), rows)
+    _assert_independent_of_company(lambda part: norm(part, weight, 1e-5), rows)
+
+
+def test_a_norm_that_adds_one_rounds_once_at_the_end() -> None:
+    """A weight that bf16 has, but not 1 + the weight."""
+    weight = torch.full((64,), 2.0**-9, dtype=torch.bfloat16)
+    rows = torch.full((3, 64), 3.0, dtype=torch.bfloat16)
+    assert torch.equal(rms_norm_adding_one(rows, weight, 0.0), torch.ones_like(rows))
+    assert torch.equal(rms_norm_adding_one(rows, weight * 4, 0.0), torch.full_like(rows, 1 + 2.0**-7))
+    exact = rms_norm_adding_one(rows.float(), weight.float(), 0.0)
+    assert torch.allclose(exact, torch.full_like(exact, 1 + 2.0**-9), rtol=1e-6)
+
+
+def test_only_a_part_of_a_head_is_rotated_where_the_model_says_so() -> None:
+    generator = torch.Generator().manual_seed(4)
+    heads = torch.randn(5, 3, 16, generator=generator)
+    angles = torch.randn(5, 6, generator=generator)
+    rotated = rotate(heads, Rotation(angles.cos(), angles.sin()))
+    assert torch.equal(rotated[..., 12:], heads[..., 12:])
+    whole = rotate(heads[..., :12].contiguous(), Rotation(angles.cos(), angles.sin()))
+    assert torch.equal(rotated[..., :12], whole)
+    turned = torch.complex(heads[..., :6], heads[..., 6:12]) * torch.polar(torch.ones(5, 1, 6), angles[:, None])
+    assert torch.allclose(rotated[..., :12], torch.cat([turned.real, turned.imag], dim=-1), atol=1e-5)
+
+
+def test_long_sequences_have_rows_of_their_own_behind_those_of_short_ones() -> None:
+    rope = RopeConfig(
+        kind="longrope",
+        original_max_position_embeddings=10,
+        short_factors=(1.0, 2.0),
+        long_factors=(4.0, 8.0),
+        attention_factor=1.5,
+    )
+    cosines, sines = rotary_rows(rope, head_dim=4, max_model_len=30)
+    assert cosines.shape == sines.shape == (40, 2)
+    assert torch.allclose(cosines[7], 1.5 * torch.tensor([7.0, 7 / 200]).cos())
+    assert torch.allclose(sines[10 + 7], 1.5 * torch.tensor([7 / 4, 7 / 800]).sin())
+    assert torch.equal(cosines[10], torch.full((2,), 1.5))

@@ -22,7 +22,7 @@ from serving.engine.engine import Engine
 from serving.engine.model_runner import ModelRunner
 from serving.engine.plan import PlannedChunk
 from tests.engine.driving import random_prompts, small_runner
-from tests.engine.tiny_models import FAMILIES, SHAPES
+from tests.engine.tiny_models import FAMILIES, KERNEL_FAMILIES, SHAPES
 
 TinyModel = Callable[[str], Path]
 EMBEDDING = SamplingParams(max_tokens=0, seed=0, embeds=True)
@@ -95,7 +95,7 @@ def test_every_family_embeds_as_transformers_does(tiny_model: TinyModel, family:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("family", [*FAMILIES, *SHAPES])
+@pytest.mark.parametrize("family", [*KERNEL_FAMILIES, *SHAPES])
 def test_the_kernels_embed_every_family(tiny_model: TinyModel, kernels_folder: Path, family: str) -> None:
     folder = tiny_model(family)
     prompts = random_prompts([1, 2, 40, 150, 300], vocab_size=VOCAB)

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, models
 from serving.engine.models.config import read_config
 from serving.engine.models.importer import ImportProblem, check_folder, import_model
 from serving.engine.models.problem import ModelFolderProblem
+from tests.engine.quantised_folders import LAYOUTS, quantise_folder
 
 pytestmark = pytest.mark.heavy
 
@@ -72,6 +73,16 @@ def test_a_folder_is_copied_without_what_serving_does_not_need(source: Path, tmp
         "tokenizer.json",
     }
     assert check_folder(folder) == check_folder(source)
+
+
+def test_a_folder_with_quantised_weights_is_imported_as_it_is(source: Path, tmp_path: Path) -> None:
+    quantised = quantise_folder(source, tmp_path / "tiny-llama-awq", LAYOUTS["awq"])
+    shutil.copy(source / "tokenizer.json", quantised)
+    target = import_model(quantised, into=tmp_path / "models", report=lambda line: None)
+    found = check_folder(target).quantisation
+    assert found is not None
+    assert found.text == "awq int4"
+    assert (target / "model.safetensors").read_bytes() == (quantised / "model.safetensors").read_bytes()
 
 
 def test_what_is_imported_already_is_kept(source: Path, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import array
 import asyncio
 import dataclasses
 import threading
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -67,6 +67,7 @@ test("totals are the point's figures with the engines' blocks added up", () => {
     generatedTokensPerSecond: 30,
     utilisation: { ratio: 0.7, kind: "busy" },
     memory: { bytes: 2000, kind: "rss" },
+    strain: null,
   });
 });
 
@@ -82,6 +83,30 @@ test("utilisation and memory say whose they are", () => {
   assert.deepEqual(kinds(device, device), ["accelerator", "accelerator"]);
   assert.deepEqual(kinds(device, own), ["mixed", "mixed"]);
   assert.deepEqual(kinds(shy), ["accelerator", "rss"]);
+});
+
+test("accelerators' strain is added up over devices, and the hottest is told", () => {
+  const device = (id, values = {}) =>
+    engine({
+      accelerator_id: id,
+      accelerator_memory_total_bytes: 100,
+      accelerator_power_watts: 300,
+      accelerator_power_limit_watts: 700,
+      accelerator_celsius: 60,
+      ...values,
+    });
+  const strainOf = (...engines) => totals(showing({ engines })).strain;
+  const hot = device("GPU-2", { accelerator_celsius: 88, accelerator_slowed_by: ["heat"] });
+  const both = { memoryBytes: 200, watts: 600, limitWatts: 1400, celsius: 88, slowedBy: ["heat"] };
+  assert.deepEqual(strainOf(device("GPU-1"), device("GPU-1"), hot, engine()), both);
+  const part = device("MIG-1", { accelerator_power_watts: null, accelerator_power_limit_watts: null });
+  assert.deepEqual(strainOf(device("GPU-1"), part), {
+    memoryBytes: 200,
+    watts: null,
+    limitWatts: null,
+    celsius: 60,
+    slowedBy: [],
+  });
 });
 
 test("without an engine there is no utilisation, no memory and no capacity", () => {

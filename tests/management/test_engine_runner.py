@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
+import torch
 from django.core.management import CommandError
 
 from serving.config.pools import PoolSettings
 from serving.engine.kv_cache import KVCacheProblem
+from serving.engine.memory import MemoryShortage
+from serving.engine.models.config import ModelConfig
+from serving.engine.models.quantisation_config import Quantisation
 from serving.management import engine_runner
 
 
@@ -77,6 +83,47 @@ def test_of_an_accelerator_the_memory_of_the_machine_tells_nothing(
         engine_runner.build_runner(pool, device="cuda")
 
 
+@pytest.mark.parametrize(
+    ("device", "kv_cache_mb", "num_bytes"),
+    [("cpu", 0, 2**30), ("cpu", 64, 64 * 2**20), ("cuda", 0, None), ("cuda", 512, 512 * 2**20)],
+)
+def test_the_kv_cache_of_an_accelerator_gets_what_is_left_unless_a_pool_says_how_much(
+    pool: PoolSettings, monkeypatch: pytest.MonkeyPatch, device: str, kv_cache_mb: int, num_bytes: int | None
+) -> None:
+    given: dict[str, object] = {}
+
+    def make(*_: object, **options: object) -> SimpleNamespace:
+        given.update(options)
+        return SimpleNamespace(config=SimpleNamespace(note=""))
+
+    monkeypatch.setattr(engine_runner, "ModelRunner", make)
+    changed = dataclasses.replace(pool, kv_cache_mb=kv_cache_mb, gpu_memory_ratio=0.45, max_step_tokens=2048)
+    engine_runner.build_runner(changed, device=device)
+    assert given["kv_cache_bytes"] == num_bytes
+    assert (given["gpu_memory_ratio"], given["max_step_tokens"]) == (0.45, 2048)
+    engine_runner.build_runner(pool, device=device)
+    assert given["max_step_tokens"] is None
+
+
+def test_a_shortage_that_has_its_numbers_is_told_as_it_is(pool: PoolSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse(monkeypatch, MemoryShortage("a GPU has 80 MiB; lower max_step_tokens"))
+    with pytest.raises(CommandError, match=r"^memory is short for pool chat: a GPU has 80 MiB; lower max_step_tokens$"):
+        engine_runner.build_runner(pool, device="cuda")
+
+
+def test_weights_that_an_accelerator_has_no_memory_for_are_one_line(
+    pool: PoolSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reason = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB"
+    refuse(monkeypatch, torch.OutOfMemoryError(f"{reason}\nSee the documentation"))
+    with pytest.raises(CommandError) as raised:
+        engine_runner.build_runner(dataclasses.replace(pool, kv_cache_mb=0), device="cuda")
+    assert str(raised.value) == (
+        f"memory is short for pool chat: weights of 3 MiB and a KV cache are needed ({reason}); "
+        "see FOOTPLATE_WEIGHTS and FOOTPLATE_GPU_MEMORY_RATIO"
+    )
+
+
 def test_a_cache_that_is_set_too_small_is_no_shortage(pool: PoolSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     refuse(monkeypatch, KVCacheProblem("a KV cache of 9 bytes holds 0 blocks"))
     with pytest.raises(CommandError, match=r"^a KV cache of 9 bytes holds 0 blocks$"):
@@ -87,3 +134,22 @@ def test_any_other_fault_keeps_its_traceback(pool: PoolSettings, monkeypatch: py
     refuse(monkeypatch, RuntimeError("shapes do not match"))
     with pytest.raises(RuntimeError, match="shapes do not match"):
         engine_runner.build_runner(pool)
+
+
+@pytest.mark.parametrize(
+    ("quantisation", "weights", "dtype", "text"),
+    [
+        (None, "bfloat16", "bfloat16", "bfloat16"),
+        (None, "int8", "bfloat16", "int8"),
+        (None, "int8", "float32", "float32"),
+        (Quantisation(method="awq", kinds=("int4",)), "bfloat16", "bfloat16", "awq int4"),
+        (Quantisation(method="awq", kinds=("int4",)), "bfloat16", "float32", "awq int4 in float32"),
+        (Quantisation(method="fp8", kinds=("fp8",)), "bfloat16", "bfloat16", "fp8"),
+        (Quantisation(method="fp8", kinds=("fp8",)), "int8", "bfloat16", "int8"),
+    ],
+)
+def test_an_engine_says_how_it_keeps_its_weights(
+    pool: PoolSettings, quantisation: Quantisation | None, weights: str, dtype: str, text: str
+) -> None:
+    config = cast(ModelConfig, SimpleNamespace(quantisation=quantisation))
+    assert engine_runner.weights_of(dataclasses.replace(pool, weights=weights), config, dtype=dtype) == text

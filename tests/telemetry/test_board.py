@@ -48,7 +48,9 @@ def names_in(expression: str) -> set[str]:
 
 async def told(redis: Redis) -> dict[str, tuple[Metric, set[str]]]:
     """Each sample's name: its family, and the labels that it may have."""
-    await beat(redis, snapshot("a", accelerator_ratio=0.5, accelerator_memory_bytes=1))
+    device = {"accelerator_ratio": 0.5, "accelerator_memory_bytes": 1, "accelerator_power_watts": 1.0}
+    device |= {"accelerator_power_limit_watts": 1.0, "accelerator_celsius": 1, "accelerator_clock_mhz": 1}
+    await beat(redis, snapshot("a", **device))
     await redis.set(keys.announced_tunables(POOL), encode(AnnouncedTunables(3, Tunables())))
     requests = RequestMetrics({POOL: "tiny"})
     requests.rejected("not_found")
@@ -80,7 +82,7 @@ async def test_the_board_leaves_out_nothing_that_the_live_page_tells(redis: Redi
     asked = {name for expression in EXPRESSIONS for name in names_in(expression)}
     intervals = {f"footplate_request_{name}_seconds_bucket" for name in ("queue", "ttft", "itl", "e2e")}
     pools = {f"footplate_pool_{name}" for name in ("waiting_sequences", "running_sequences", "kv_blocks", "engines")}
-    tokens = {f"footplate_engine_{name}_tokens_total" for name in ("prompt", "generated", "prefix_hit")}
+    tokens = {f"footplate_engine_{name}_tokens_total" for name in ("prompt", "generated", "prefix_hit", "accepted")}
     ends = {"footplate_requests_ended_total", "footplate_rejections_total", "footplate_engine_preemptions_total"}
     assert intervals | pools | tokens | ends <= asked
 

@@ -91,6 +91,23 @@ def test_prefix_hits_are_a_share_of_what_started_lately() -> None:
     assert rates.prefix_hit_ratio is None
 
 
+def test_guesses_kept_are_a_share_of_those_made_lately() -> None:
+    rates = TokenRates()
+    assert rates.draft_acceptance_ratio is None
+    for second in range(20):
+        drafted = {"drafted_tokens_total": 1000 + 30 * second, "accepted_tokens_total": 1000 + 20 * second}
+        rates.add(
+            [
+                snapshot("a", uptime_seconds=second, drafted_tokens_total=50 * second),
+                snapshot("b", uptime_seconds=50 + second, **drafted),
+            ]
+        )
+    assert rates.draft_acceptance_ratio == pytest.approx(0.25)
+    for second in range(20, 30):
+        rates.add([snapshot("a", uptime_seconds=second, drafted_tokens_total=950)])
+    assert rates.draft_acceptance_ratio is None
+
+
 def test_steps_of_the_last_seconds_are_told_over_all_engines() -> None:
     rates = TokenRates()
     assert rates.steps == StepRates()

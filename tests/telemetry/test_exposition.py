@@ -37,6 +37,8 @@ BUSY: dict[str, Any] = {
     "preemptions_total": 5,
     "prefix_query_tokens_total": 800,
     "prefix_hit_tokens_total": 600,
+    "drafted_tokens_total": 40,
+    "accepted_tokens_total": 30,
     "busy_ratio": 0.75,
     "last_step_ms": 12.5,
     "rss_bytes": 4096,
@@ -86,8 +88,10 @@ async def test_a_pools_gauges_are_those_of_all_its_engines_and_of_what_none_has_
 
 
 async def test_an_engine_has_series_of_its_own(redis: Redis) -> None:
-    device = {"accelerator_ratio": 0.9, "accelerator_memory_bytes": 2**30, "device": "cuda", "state": "draining"}
-    await beat(redis, snapshot("a", **BUSY, **device))
+    device = {"accelerator_ratio": 0.9, "accelerator_memory_bytes": 2**30, "accelerator_memory_total_bytes": 2**31}
+    device |= {"accelerator_power_watts": 612.5, "accelerator_power_limit_watts": 700.0, "accelerator_celsius": 64}
+    device |= {"accelerator_clock_mhz": 1980, "accelerator_slowed_by": ("power",)}
+    await beat(redis, snapshot("a", **BUSY, **device, device="cuda", state="draining"))
     await beat(redis, snapshot("b"))
     scrape = await scrape_of(redis)
     expected = {
@@ -99,17 +103,31 @@ async def test_an_engine_has_series_of_its_own(redis: Redis) -> None:
         "resident_memory_bytes": 4096,
         "accelerator_busy_ratio": 0.9,
         "accelerator_memory_bytes": 2**30,
+        "accelerator_memory_total_bytes": 2**31,
+        "accelerator_power_watts": 612.5,
+        "accelerator_power_limit_watts": 700,
+        "accelerator_temperature_celsius": 64,
+        "accelerator_clock_hertz": 1.98e9,
         "steps_total": 11,
         "prompt_tokens_total": 900,
         "generated_tokens_total": 300,
         "preemptions_total": 5,
         "prefix_query_tokens_total": 800,
         "prefix_hit_tokens_total": 600,
+        "drafted_tokens_total": 40,
+        "accepted_tokens_total": 30,
     }
     assert {name: sum_of(scrape, f"footplate_engine_{name}", pool=POOL, engine="a") for name in expected} == expected
     assert sum_of(scrape, "footplate_engine_ready", engine="b") == 1
     # What a device does not tell is absent, and not nought.
-    assert [labels["engine"] for labels in labels_of(scrape, "footplate_engine_accelerator_busy_ratio")] == ["a"]
+    for name in ("busy_ratio", "memory_bytes", "memory_total_bytes", "power_watts", "temperature_celsius"):
+        assert [labels["engine"] for labels in labels_of(scrape, f"footplate_engine_accelerator_{name}")] == ["a"]
+    reasons = {
+        reason: sum_of(scrape, "footplate_engine_accelerator_slowed", engine="a", reason=reason)
+        for reason in ("power", "heat", "hardware")
+    }
+    assert reasons == {"power": 1, "heat": 0, "hardware": 0}
+    assert {labels["engine"] for labels in labels_of(scrape, "footplate_engine_accelerator_slowed")} == {"a"}
     assert sum_of(scrape, "footplate_engine_info", engine="a", model="tiny", device="cuda", dtype="float32") == 1
 
 
@@ -276,6 +294,8 @@ VLLM_NAMES = {
     "vllm:kv_cache_usage_perc": "gauge",
     "vllm:prefix_cache_queries": "counter",
     "vllm:prefix_cache_hits": "counter",
+    "vllm:spec_decode_num_draft_tokens": "counter",
+    "vllm:spec_decode_num_accepted_tokens": "counter",
     "vllm:num_preemptions": "counter",
     "vllm:prompt_tokens": "counter",
     "vllm:generation_tokens": "counter",
@@ -336,4 +356,6 @@ async def test_vllms_names_have_the_same_figures_as_ours(redis: Redis) -> None:
     assert sum_of(scrape, "vllm:num_requests_waiting", model_name="tiny") == 2
     assert sum_of(scrape, "vllm:kv_cache_usage_perc", engine="a") == pytest.approx(0.3)
     assert sum_of(scrape, "vllm:num_preemptions_total", engine="a") == 5
+    assert sum_of(scrape, "vllm:spec_decode_num_draft_tokens_total", engine="a") == 40
+    assert sum_of(scrape, "vllm:spec_decode_num_accepted_tokens_total", engine="a") == 30
     assert sum_of(scrape, "vllm:prefix_cache_hits_total") / sum_of(scrape, "vllm:prefix_cache_queries_total") == 0.75

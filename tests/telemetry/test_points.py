@@ -67,6 +67,15 @@ def test_an_accelerators_own_figures_stand_for_the_processes() -> None:
     assert (point.utilisation_ratio, point.memory_bytes) == (pytest.approx(0.6), 10**10 + 7)
 
 
+def test_memory_of_an_accelerator_that_engines_share_is_counted_once() -> None:
+    shared = {"accelerator_id": "GPU-1", "accelerator_memory_bytes": 10**10}
+    other = {"accelerator_id": "GPU-2", "accelerator_memory_bytes": 10**9}
+    engines = snapshot("a", **shared), snapshot("b", **shared), snapshot("c", **other), snapshot("d", rss_bytes=7)
+    point = point_of(frame_of(*engines))
+    assert point.memory_bytes == 10**10 + 10**9 + 7
+    assert point.memory_by_engine == {"a": 10**10, "b": 10**10, "c": 10**9, "d": 7}
+
+
 def test_accelerator_at_rest_is_at_rest_whatever_its_engine_does() -> None:
     assert point_of(frame_of(snapshot(accelerator_ratio=0.0, busy_ratio=0.5))).utilisation_ratio == 0
 
@@ -90,8 +99,8 @@ def test_pool_without_engines_is_all_nought() -> None:
         del figures[name]
     named = ("waiting_by_priority", "refusals_per_second", "utilisation_by_engine", "memory_by_engine")
     assert [figures.pop(name) for name in named] == [{}] * 4
-    unknown = ("tunables_version", "step_ms", "prefix_hit_ratio", "kv_free_ratio")
-    assert [figures.pop(name) for name in unknown] == [None] * 4
+    unknown = ("tunables_version", "step_ms", "prefix_hit_ratio", "kv_free_ratio", "draft_acceptance_ratio")
+    assert [figures.pop(name) for name in unknown] == [None] * 5
     assert figures == dict.fromkeys(figures, 0)
 
 
@@ -101,6 +110,7 @@ def test_lanes_steps_and_outcomes_of_the_last_seconds_are_told() -> None:
             snapshot("a", num_waiting=5, num_waiting_long=2, kv_blocks_free=40),
             snapshot("b", num_waiting=1, num_waiting_long=1, kv_blocks_free=60),
             prefix_hit_ratio=0.123456,
+            draft_acceptance_ratio=0.654321,
             step_rates=StepRates(
                 prefill_tokens_per_step=100.04,
                 decode_tokens_per_step=7.96,
@@ -113,6 +123,7 @@ def test_lanes_steps_and_outcomes_of_the_last_seconds_are_told() -> None:
     assert (point.num_waiting, point.num_waiting_long, point.kv_free_ratio) == (6, 3, 0.5)
     assert (point.prefill_tokens_per_step, point.decode_tokens_per_step) == (100.0, 8.0)
     assert (point.step_ms, point.preemptions_per_second, point.prefix_hit_ratio) == (12.346, 0.2, 0.1235)
+    assert point.draft_acceptance_ratio == 0.6543
     assert (point.finished_per_second, point.refused_per_second, point.failed_per_second) == (1.6, 0.4, 0)
     assert (point.aborted_per_second, point.goodput_per_second) == (0, 1.2)
 

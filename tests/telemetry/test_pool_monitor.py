@@ -70,6 +70,14 @@ async def test_the_share_of_prefix_hits_is_told_by_frame_and_snapshot(redis: Red
     assert (await pool_snapshot(redis, POOL))["prefix_hit_ratio"] == pytest.approx(0.25)
 
 
+async def test_the_share_of_guesses_kept_is_told_by_frame_and_snapshot(redis: Redis, monitor: PoolMonitor) -> None:
+    await beat(redis, snapshot(uptime_seconds=1.0))
+    assert (await next_frame(monitor, redis)).draft_acceptance_ratio is None
+    await beat(redis, snapshot(uptime_seconds=2.0, drafted_tokens_total=80, accepted_tokens_total=60))
+    assert (await next_frame(monitor, redis)).draft_acceptance_ratio == pytest.approx(0.75)
+    assert (await pool_snapshot(redis, POOL))["draft_acceptance_ratio"] == pytest.approx(0.75)
+
+
 async def test_each_window_holds_what_was_measured_in_it(redis: Redis, monitor: PoolMonitor) -> None:
     recorder = IntervalRecorder(owner_id=OwnerId("web-1"), pool=POOL, clock=Clock())
     for seconds_ago, count in ((850, 1000), (250, 100), (50, 10), (3, 1)):

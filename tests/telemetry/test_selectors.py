@@ -50,6 +50,9 @@ async def test_nothing_there_is_all_nought_and_fit_for_json(redis: Redis) -> Non
         "prefix_query_tokens_total": 0,
         "prefix_hit_tokens_total": 0,
         "prefix_hit_ratio": None,
+        "drafted_tokens_total": 0,
+        "accepted_tokens_total": 0,
+        "draft_acceptance_ratio": None,
         "permits_requests": 0,
         "permits_tokens": 0,
         "outcomes": {"submitted": 0, "waiting": 0, "running": 0},
@@ -67,10 +70,11 @@ async def test_gauges_are_the_sum_over_living_engines(redis: Redis) -> None:
     blocks = {"kv_blocks_total": 100, "kv_blocks_used": 30, "kv_blocks_cached": 20, "kv_blocks_free": 50}
     waiting = {"num_running": 4, "num_waiting": 2, "num_waiting_tokens": 70}
     prefixes = {"prefix_query_tokens_total": 900, "prefix_hit_tokens_total": 600}
+    guesses = {"drafted_tokens_total": 90, "accepted_tokens_total": 60}
     for name in ("engine-1", "engine-2"):
-        await beat(redis, snapshot(name, **blocks, **waiting, **prefixes))
+        await beat(redis, snapshot(name, **blocks, **waiting, **prefixes, **guesses))
     found = await pool_snapshot(redis, POOL)
-    doubled = {name: 2 * value for name, value in {**blocks, **waiting, **prefixes}.items()}
+    doubled = {name: 2 * value for name, value in {**blocks, **waiting, **prefixes, **guesses}.items()}
     assert {name: found[name] for name in doubled} == doubled
     assert found["num_engines"] == 2
     assert [engine["name"] for engine in found["engines"]] == ["engine-1", "engine-2"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from serving.contracts.presets import PRESETS, preset_changes
 from serving.contracts.tunables import Tunables, describe
 from serving.tuning.conflicts import Envelope, conflicts_of, envelope_of
 
-SMALL = Envelope(num_blocks=100, block_size=16, max_model_len=1024)
+SMALL = Envelope(num_blocks=100, block_size=16, max_model_len=1024, max_step_tokens=4096)
 NAMES = {spec.name for spec in describe()}
 
 
@@ -42,6 +43,7 @@ def test_no_preset_fights_itself(preset: str) -> None:
         ({"long_prompt_tokens": 2000}, ("long_prompt_tokens",)),
         ({"max_queue_tokens": 1000}, ("max_queue_tokens",)),
         ({"kv_limit_ratio": 0.5}, ("kv_limit_ratio",)),
+        ({"max_batch_tokens": 4097}, ("max_batch_tokens",)),
     ],
 )
 def test_values_that_fight_one_another_are_named_with_both_figures(
@@ -61,4 +63,9 @@ def test_without_an_engine_nothing_is_said_of_its_size() -> None:
 
 def test_the_smallest_engine_counts() -> None:
     other = Envelope(num_blocks=50, block_size=32, max_model_len=4096)
-    assert envelope_of([SMALL, other]) == Envelope(num_blocks=50, block_size=16, max_model_len=1024)
+    assert envelope_of([SMALL, other]) == dataclasses.replace(SMALL, num_blocks=50)
+    assert envelope_of([other, dataclasses.replace(other, max_step_tokens=64), SMALL]) == dataclasses.replace(
+        SMALL, num_blocks=50, max_step_tokens=64
+    )
+    unbounded = dataclasses.replace(SMALL, max_step_tokens=None)
+    assert conflicts_of(Tunables(max_batch_tokens=65_536), unbounded) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 import time
@@ -12,7 +13,7 @@ from redis import Redis
 
 from serving.contracts import keys
 from serving.contracts.ids import EngineId, PoolName
-from serving.contracts.messages import EngineSnapshot, decode_snapshot
+from serving.contracts.messages import EngineSnapshot, decode_snapshot, encode
 from serving.engine.device import DeviceUsage
 from serving.engine.plan import StepPlan, StepResult
 from serving.worker.gauge import SampledGauge
@@ -70,6 +71,32 @@ def test_reading_is_told_however_often_the_heart_beats_until_it_is_out_of_date()
     device.usage = DeviceUsage(ratio=0.0, memory_bytes=0)
     gauge.sample()
     assert told(gauge.complete(snapshot())) == (0.0, 0)
+
+
+def test_every_figure_of_the_device_is_told() -> None:
+    usage = DeviceUsage(
+        device_id="GPU-1",
+        ratio=0.5,
+        memory_bytes=70,
+        memory_total_bytes=140,
+        power_watts=612.5,
+        power_limit_watts=700.0,
+        celsius=64,
+        clock_mhz=1980,
+        slowed_by=("power", "heat"),
+    )
+    gauge = SampledGauge(lambda: usage)
+    gauge.sample()
+    engine = decode_snapshot(encode(gauge.complete(snapshot())))
+    of_device = {name: getattr(engine, name) for name in engine.__struct_fields__ if name.startswith("accelerator_")}
+    assert of_device == {
+        "accelerator_id": "GPU-1",
+        **{
+            f"accelerator_{field.name}": getattr(usage, field.name)
+            for field in dataclasses.fields(usage)
+            if field.name != "device_id"
+        },
+    }
 
 
 def test_reading_ages_from_when_the_driver_returned() -> None:

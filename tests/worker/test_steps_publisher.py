@@ -18,7 +18,8 @@ from serving.contracts.steps import DECODE, KEPT_STEPS, PREEMPTED, PREFILL, Step
 from serving.engine.stats import StepRecord
 from serving.worker.lifecycle import EngineWorker
 from serving.worker.steps_publisher import StepsPublisher, batch_of
-from tests.engine.core.harness import CacheRunner, World, submit
+from tests.engine.core.harness import World, submit
+from tests.engine.core.runners import CacheRunner
 from tests.worker.test_gauge import wait_until
 
 ENGINE = EngineId("engine-1")

@@ -72,11 +72,14 @@ def tunables_for(max_running: int, changes: Mapping[str, Any]) -> Tunables:
     return Tunables().changed({"max_queue_wait_ms": longest_ms, **changes, "max_running": max_running})
 
 
-def submits(load: EngineLoad, *, seed: int) -> list[Submit]:
-    """The load's requests, the same for the same seed."""
+def submits(
+    load: EngineLoad, *, seed: int, token_ids: tuple[int, int] = (_FIRST_TOKEN_ID, _LAST_TOKEN_ID)
+) -> list[Submit]:
+    """The load's requests, the same for the same seed; prompts are of tokens from the first of `token_ids` to the
+    last."""
     rng = random.Random(seed)
     lengths = [rng.randint(*load.prompt_tokens) for _ in range(load.num_requests)]
-    prompts = [[rng.randint(_FIRST_TOKEN_ID, _LAST_TOKEN_ID) for _ in range(length)] for length in lengths]
+    prompts = [[rng.randint(*token_ids) for _ in range(length)] for length in lengths]
     return greedy_submits(prompts, output_tokens=load.output_tokens)
 
 

@@ -48,18 +48,18 @@ class Attention {
     // Queries and keys get their position's rotation, keys and values their places in the cache.
     void rotate_and_store(const Chunk &chunk, int32_t token, const Layer &layer, bf16 *cache) {
         const int64_t row = chunk.first_row + token;
-        const int32_t position = chunk.start + token;
+        const int32_t position = chunk.start + token, rotary_row = chunk.first_rotary_row + token;
         float *head = buffers_.qkv + row * shape_.qkv;
         bf16 *query = buffers_.queries + row * model_.num_heads * shape_.head;
         for (int64_t h = 0; h < model_.num_heads; h++, head += model_.head_dim, query += shape_.head) {
-            rotate(head, layer.query_norm, position);
+            rotate(head, layer.query_norm, rotary_row);
             store(head, query);  // what is not finite stays so, and shows in the row's logits
         }
         const int64_t block = step_.blocks[chunk.first_block + position / kBlock];
         bf16 *keys = cache + block * model_.num_kv_heads * shape_.block_elements;
         const float *value = head + model_.num_kv_heads * model_.head_dim;
         for (int64_t h = 0; h < model_.num_kv_heads; h++, head += model_.head_dim, value += model_.head_dim) {
-            rotate(head, layer.key_norm, position);
+            rotate(head, layer.key_norm, rotary_row);
             store_key(head, position % kBlock, keys);
             store_value(value, position % kBlock, keys + shape_.head * kBlock);
             keys += shape_.block_elements;
@@ -67,8 +67,9 @@ class Attention {
     }
 
     // Attention of the item's tokens for all query heads that share its key head: spans of kSpan positions, each with a
-    // softmax of its own, merged in their order (Milakov and Gimelshein 2018; Dao et al. 2022, "FlashAttention").
-    void attend(int64_t index, const bf16 *cache) {
+    // softmax of its own, merged in their order (Milakov and Gimelshein 2018; Dao et al. 2022, "FlashAttention"). Spans
+    // that lie before the windows of all its rows are not read.
+    void attend(int64_t index, const bf16 *cache, int64_t window) {
         const Item &item = items_[index];
         const Item *next = index + 1 < int64_t(items_.size()) ? &items_[index + 1] : nullptr;
         const Chunk &chunk = step_.chunks[item.chunk];
@@ -85,7 +86,7 @@ class Attention {
                 rows.context[r] = buffers_.context + row * shape_.context + head * model_.head_dim;
                 rows.position[r] = int(chunk.start + token);
             }
-            attend_rows(rows, item, next, cache);
+            attend_rows(rows, item, next, cache, window);
         }
     }
 
@@ -119,16 +120,16 @@ class Attention {
         }
     }
 
-    // In place; `norm` is null where heads are not normalised. The pairs are dimension i and i + head_dim / 2.
-    void rotate(float *head, const float *norm, int32_t position) {
-        const int64_t half = model_.head_dim / 2;
+    // In place; `norm` is null where heads are not normalised. The pairs are dimension i and i + rotary_dim / 2.
+    void rotate(float *head, const float *norm, int64_t rotary_row) {
+        const int64_t half = model_.rotary_dim / 2, size = model_.head_dim;
         if (norm) {
             float squares = 0;
-            for (int64_t d = 0; d < 2 * half; d++) squares += head[d] * head[d];
-            const float scale = 1.0f / std::sqrt(squares / float(2 * half) + model_.norm_eps);
-            for (int64_t d = 0; d < 2 * half; d++) head[d] *= scale * norm[d];
+            for (int64_t d = 0; d < size; d++) squares += head[d] * head[d];
+            const float scale = 1.0f / std::sqrt(squares / float(size) + model_.norm_eps);
+            for (int64_t d = 0; d < size; d++) head[d] *= scale * norm[d];
         }
-        const float *cosines = model_.cosines + position * half, *sines = model_.sines + position * half;
+        const float *cosines = model_.cosines + rotary_row * half, *sines = model_.sines + rotary_row * half;
         for (int64_t d = 0; d < half; d += 16) {
             const __mmask16 mask = mask_of(half - d);
             const __m512 cosine = _mm512_maskz_loadu_ps(mask, cosines + d),
@@ -162,11 +163,22 @@ class Attention {
         return step_.chunks[item.chunk].start + item.first_token + item.num_tokens - 1;
     }
 
-    void attend_rows(const Rows &rows, const Item &item, const Item *next, const bf16 *cache) {
+    // The first position that a row at `position` sees.
+    static int first_seen(int position, int64_t window) {
+        return int(std::max<int64_t>(0, position + 1 - window));
+    }
+
+    // The span with which the item begins: that of the first position which its first token sees.
+    int first_span(const Item &item, int64_t window) const {
+        return first_seen(step_.chunks[item.chunk].start + item.first_token, window) / kSpan * kSpan;
+    }
+
+    void attend_rows(const Rows &rows, const Item &item, const Item *next, const bf16 *cache, int64_t window) {
         float *merged = weighted_.of(2 * kMaxRows * shape_.head), *fresh = merged + kMaxRows * shape_.head;
         float peak[kMaxRows], weight[kMaxRows];
         const int last = rows.position[rows.count - 1];
-        for (int begin = 0; begin <= last; begin += kSpan) {
+        const int first = first_seen(rows.position[0], window) / kSpan * kSpan;
+        for (int begin = first; begin <= last; begin += kSpan) {
             const bf16 *keys[kSpan / kBlock];
             const int num_blocks = span_of(item, begin, last, cache, keys);
             Ahead ahead;
@@ -174,7 +186,7 @@ class Attention {
             if (begin + kSpan <= last)
                 ahead.num_pieces = span_of(item, begin + kSpan, last, cache, coming);
             else if (next)
-                ahead.num_pieces = span_of(*next, 0, last_position(*next), cache, coming);
+                ahead.num_pieces = span_of(*next, first_span(*next, window), last_position(*next), cache, coming);
             for (int b = 0; b < ahead.num_pieces; b++) ahead.pieces[b] = (const char *)coming[b];
             ahead.lines_a_piece = int(shape_.block_elements * 2 / 64);
             ahead.spread(num_blocks *
@@ -182,11 +194,13 @@ class Attention {
             score(rows, keys, num_blocks, ahead);
             float span_peak[kMaxRows], span_weight[kMaxRows];
             for (int r = 0; r < rows.count; r++)
-                soften(r, rows.position[r] - begin + 1, num_blocks, &span_peak[r], &span_weight[r]);
-            float *into = begin == 0 ? merged : fresh;
+                soften(r, first_seen(rows.position[r], window) - begin, rows.position[r] + 1 - begin, num_blocks,
+                       &span_peak[r], &span_weight[r]);
+            float *into = begin == first ? merged : fresh;
             weigh(rows.count, keys, num_blocks, into, ahead);
             for (int r = 0; r < rows.count; r++) {
-                if (begin == 0) {
+                if (begin == first || weight[r] == 0) {  // nothing that the row sees came before
+                    if (begin != first) std::copy_n(fresh + r * shape_.head, shape_.head, merged + r * shape_.head);
                     peak[r] = span_peak[r];
                     weight[r] = span_weight[r];
                 } else if (span_weight[r] != 0) {
@@ -207,21 +221,23 @@ class Attention {
         }
     }
 
-    // Row r's scores of the `num_visible` first positions become weights: exp(score - peak); all others are 0.
-    void soften(int r, int num_visible, int num_blocks, float *peak, float *sum) {
+    // Row r's scores of the positions from `seen_from` to before `seen_to`, both counted from the span's first and
+    // maybe outside it, become weights: exp(score - peak); all others are 0.
+    void soften(int r, int seen_from, int seen_to, int num_blocks, float *peak, float *sum) {
         float *scores = scores_ + r * kSpan;
         const __m512 scale = _mm512_set1_ps(1.0f / std::sqrt(float(model_.head_dim)));
         const __m512 lowest = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
         __m512 peaks = lowest;
         for (int b = 0; b < num_blocks; b++) {
-            const int left = std::min(std::max(num_visible - b * kBlock, 0), kBlock);
+            const __mmask16 visible = mask_of(seen_to - b * kBlock) & ~mask_of(seen_from - b * kBlock);
             const __m512 scaled = _mm512_mul_ps(_mm512_load_ps(scores + b * kBlock), scale);
-            const __m512 seen = _mm512_mask_mov_ps(lowest, __mmask16((1u << left) - 1), scaled);
+            const __m512 seen = _mm512_mask_mov_ps(lowest, visible, scaled);
             _mm512_store_ps(scores + b * kBlock, seen);
             peaks = _mm512_max_ps(peaks, seen);
         }
         *peak = _mm512_reduce_max_ps(peaks);
-        const __m512 top = _mm512_set1_ps(num_visible > 0 ? *peak : 0.0f);
+        const bool sees_any = std::min(seen_to, num_blocks * kBlock) > std::max(seen_from, 0);
+        const __m512 top = _mm512_set1_ps(sees_any ? *peak : 0.0f);
         __m512 sums = _mm512_setzero_ps();
         for (int b = 0; b < num_blocks; b++) {
             const __m512 weights = exp_nonpositive(_mm512_sub_ps(_mm512_load_ps(scores + b * kBlock), top));

@@ -104,7 +104,7 @@ class Worker {
             attention_.rotate_and_store(chunk, int32_t(row) - chunk.first_row, layer, cache);
         });
         spent(2);
-        share(num_items_, [&](int64_t item) { attention_.attend(item, cache); });
+        share(num_items_, [&](int64_t item) { attention_.attend(item, cache, layer.window); });
         spent(1);
         const auto add = [&](int64_t row, int64_t column, __m512 x) {
             float *hidden = buffers_.hidden + row * shape_.hidden + column;

@@ -35,6 +35,7 @@ class Layer(ctypes.Structure):
         ("output", Matrix),
         ("gate_up", Matrix),
         ("down", Matrix),
+        ("window", c_int64),
     )
 
 
@@ -47,6 +48,7 @@ class Model(ctypes.Structure):
         ("num_heads", c_int64),
         ("num_kv_heads", c_int64),
         ("head_dim", c_int64),
+        ("rotary_dim", c_int64),
         ("vocab_size", c_int64),
         ("num_blocks", c_int64),
         ("norm_eps", c_float),

@@ -14,6 +14,7 @@ WeightFormat = Literal["bfloat16", "int8", "int4", "w8a8"]
 
 PANELS = 2
 """Panels that lie in one another."""
+_PART_WEIGHTS = 1 << 24
 _LEAST = 1e-30
 """Activations with nothing larger count as zero."""
 
@@ -44,12 +45,23 @@ def quantised(weight: torch.Tensor, weight_format: WeightFormat) -> QuantisedMat
 
     int8 and w8a8: symmetric about zero, the largest weight of a group at 127. int4: 16 steps from the least to the
     largest, with scales and offsets as fp16 holds them; weights that came from 4-bit groups of 32 with an offset
-    (GGUF's Q4_1) are found again as they were.
+    (GGUF's Q4_1) are found again as they were. Takes memory for some outputs in fp32 at a time.
     """
+    parts = [_quantised(part, weight_format) for part in torch.split(weight, max(1, _PART_WEIGHTS // weight.shape[1]))]
+    offsets = [part.offsets for part in parts if part.offsets is not None]
+    return QuantisedMatrix(
+        weight_format,
+        torch.cat([part.quanta for part in parts]),
+        torch.cat([part.scales for part in parts]),
+        torch.cat(offsets) if offsets else None,
+    )
+
+
+def _quantised(weight: torch.Tensor, weight_format: WeightFormat) -> QuantisedMatrix:
     groups = weight.float().view(len(weight), -1, group_of(weight_format))
     if weight_format != "int4":
         if weight_format == "w8a8":
-            groups = groups @ _rotation() / len(_rotation())
+            groups = groups @ _rotation(groups.device) / group_of("w8a8")
         scales = groups.abs().amax(dim=-1) / 127
         quanta = (groups / scales.clamp(min=1e-30)[..., None]).round().clamp(-127, 127)
         return QuantisedMatrix(weight_format, quanta.to(torch.int8).flatten(1), scales, None)
@@ -66,7 +78,7 @@ def dequantised(matrix: QuantisedMatrix) -> torch.Tensor:
     if matrix.offsets is not None:
         weights += matrix.offsets[..., None]
     if matrix.format == "w8a8":
-        weights = weights @ _rotation()
+        weights = weights @ _rotation(weights.device)
     return weights.view(num_outputs, -1)
 
 
@@ -88,8 +100,9 @@ def rounded_rows(rows: torch.Tensor, weight_format: WeightFormat) -> torch.Tenso
         return rows.double()
     if weight_format != "w8a8":
         return _rounded(rows.float(), most=127 * 128 + 63)
-    groups = rows.float().view(len(rows), -1, group_of(weight_format)) @ _rotation()
-    return (_rounded(groups, most=127) @ _rotation().double() / len(_rotation())).view(len(rows), -1)
+    rotation = _rotation(rows.device)
+    groups = rows.float().view(len(rows), -1, group_of(weight_format)) @ rotation
+    return (_rounded(groups, most=127) @ rotation.double() / len(rotation)).view(len(rows), -1)
 
 
 def _rounded(values: torch.Tensor, *, most: int) -> torch.Tensor:
@@ -98,6 +111,21 @@ def _rounded(values: torch.Tensor, *, most: int) -> torch.Tensor:
     # Divided as the kernels divide: most / largest would be rounded twice.
     inverse = torch.where(largest > _LEAST, torch.full_like(largest, most).div(largest), 0.0)
     return (values * inverse).round().double() * (largest.double() / most)
+
+
+def padded_to_panels(matrix: QuantisedMatrix) -> QuantisedMatrix:
+    """`matrix` with weights of zero up to whole panels of outputs, and up to `INNER_MULTIPLE` inputs."""
+    outputs, groups = PANELS * COLUMNS, INNER_MULTIPLE // group_of(matrix.format)
+
+    def whole(values: torch.Tensor, inner: int) -> torch.Tensor:
+        return padded(padded(values, 0, outputs), 1, inner)
+
+    return dataclasses.replace(
+        matrix,
+        quanta=whole(matrix.quanta, INNER_MULTIPLE),
+        scales=whole(matrix.scales, groups),
+        offsets=None if matrix.offsets is None else whole(matrix.offsets, groups),
+    )
 
 
 def packed_quanta(matrix: QuantisedMatrix) -> torch.Tensor:
@@ -114,9 +142,9 @@ def packed_quanta(matrix: QuantisedMatrix) -> torch.Tensor:
 
 
 @functools.cache
-def _rotation() -> torch.Tensor:
+def _rotation(device: torch.device) -> torch.Tensor:
     """The Hadamard matrix of a group, fp32 `[64, 64]`: entries 1 and -1, its own inverse but for the factor 64."""
-    matrix = torch.ones(1, 1)
+    matrix = torch.ones(1, 1, device=device)
     while len(matrix) < group_of("w8a8"):
         matrix = torch.cat([torch.cat([matrix, matrix], dim=1), torch.cat([matrix, -matrix], dim=1)])
     return matrix

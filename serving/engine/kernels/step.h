@@ -19,22 +19,24 @@ struct Layer {
     Matrix output;
     Matrix gate_up;  // panels of gate and up in turn
     Matrix down;
+    int64_t window;  // positions that a row sees, its own the last; more than any context has where it sees all
 };
 
 struct Model {
-    int64_t num_layers, hidden_size, num_heads, num_kv_heads, head_dim, vocab_size, num_blocks;
+    int64_t num_layers, hidden_size, num_heads, num_kv_heads, head_dim, rotary_dim, vocab_size, num_blocks;
     float norm_eps;
     const Layer *layers;
     const bf16 *embedding;  // [vocab_size, hidden_size]
     const float *final_norm;
     Matrix vocabulary;
-    const float *cosines;  // [max_model_len, head_dim / 2]
+    const float *cosines;  // [rotary rows, rotary_dim / 2]
     const float *sines;
     bf16 *cache;  // [num_layers, num_blocks, num_kv_heads, 2, padded head_dim * kBlock], see `Shape`
 };
 
 struct Chunk {
     int32_t first_row, num_tokens, start, first_block;  // `first_block` is an index into `Step::blocks`
+    int32_t first_rotary_row;                           // of the tables of cosines and sines, for position `start`
 };
 
 struct Step {

@@ -19,9 +19,11 @@ from serving.engine.kernels.packing import COLUMNS, INNER_MULTIPLE, padded
 from serving.engine.kernels.quantised import WeightFormat, vocabulary_format
 from serving.engine.kv_cache import BLOCK_SIZE, KVCacheProblem
 from serving.engine.models.config import ModelConfig
-from serving.engine.models.loader import DecoderWeights, LayerWeights
+from serving.engine.models.kernel_weights import kernel_weights, panels_in_turn, rows_in_turn
+from serving.engine.models.matrices import all_in_memory
 from serving.engine.models.model import Batch, Computed
-from serving.engine.models.rope import rotary_angles
+from serving.engine.models.rope import rotary_rows
+from serving.engine.models.weights import DecoderWeights, DenseWeights, LayerWeights, Matrix, PlainMatrix
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,13 +67,15 @@ class CpuModel:
         weakref.finalize(self, self._crew.end)  # before the memory goes that a late thread may still look at
         self._kept: list[torch.Tensor] = []
         self._matrices: list[KernelMatrix] = []
+        self.num_made_whole = 0
+        """How many matrices are quantised in the folder in ways that the kernels do not have, and take bfloat16."""
         self._capacity = 0
         self._memory = LargePages()
         self._workspace = torch.empty(0, dtype=torch.uint8)
         self._logits = torch.empty((0, config.vocab_size), dtype=torch.float32)
-        layers = [self._layer(layer, weight_format) for layer in weights.layers]
+        layers = [self._layer(index, layer, weight_format) for index, layer in enumerate(weights.layers)]
         self._layers = (library.Layer * config.num_layers)(*layers)
-        angles = rotary_angles(config.rope, head_dim=config.head_dim, max_model_len=config.max_model_len)
+        cosines, sines = rotary_rows(config.rope, head_dim=config.head_dim, max_model_len=config.max_model_len)
         self.num_blocks = num_blocks
         """As `Model.num_blocks`."""
         self._model = library.Model(
@@ -80,15 +84,16 @@ class CpuModel:
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
+            rotary_dim=config.rope.rotary_dim(config.head_dim),
             vocab_size=config.vocab_size,
             num_blocks=num_blocks,
             norm_eps=config.rms_norm_eps,
             layers=self._layers,
             embedding=self._keep(weights.embedding),
             final_norm=self._vector(weights.final_norm),
-            vocabulary=self._matrix(weights.vocabulary, None, weight_format=vocabulary_format(weight_format)),
-            cosines=self._keep(angles.cos()),
-            sines=self._keep(angles.sin()),
+            vocabulary=self._matrix(weights.vocabulary, weight_format=vocabulary_format(weight_format)),
+            cosines=self._keep(cosines),
+            sines=self._keep(sines),
             cache=self._keep(_cache(config, num_blocks)),
         )
 
@@ -102,11 +107,11 @@ class CpuModel:
         tables = [chunk.block_table for chunk in batch.chunks]
         first_blocks = itertools.accumulate(map(len, tables[:-1]), initial=0)
         return _Prepared(
-            token_ids=batch.token_ids.astype(np.int32),
+            token_ids=batch.known_token_ids().astype(np.int32),
             chunk_of=np.repeat(np.arange(len(tables), dtype=np.int32), [chunk.num_tokens for chunk in batch.chunks]),
             chunks=np.asarray(
                 [
-                    (chunk.first_row, chunk.num_tokens, chunk.start, first_block)
+                    (chunk.first_row, chunk.num_tokens, chunk.start, first_block, batch.positions[chunk.first_row])
                     for chunk, first_block in zip(batch.chunks, first_blocks, strict=True)
                 ],
                 dtype=np.int32,
@@ -147,7 +152,7 @@ class CpuModel:
         return Computed(
             logits,
             hidden,
-            unsound.nonzero()[0],
+            torch.from_numpy(unsound),
             linear_seconds=step.seconds[0],
             attention_seconds=step.seconds[1],
         )
@@ -161,25 +166,31 @@ class CpuModel:
         # Both together: a step after one that found no memory must not take the old workspace for the new.
         self._workspace, self._capacity = zeros_in_large_pages([num_bytes], torch.uint8), capacity
 
-    def _layer(self, layer: LayerWeights, weight_format: WeightFormat) -> library.Layer:
-        gate_up_bias = None if layer.gate_up_bias is None else _in_turn(layer.gate_up_bias)
+    def _layer(self, index: int, layer: LayerWeights, weight_format: WeightFormat) -> library.Layer:
+        assert isinstance(layer.feed_forward, DenseWeights), "what the kernels cannot compute is refused before"
         return library.Layer(
             input_norm=self._vector(layer.input_norm),
             mlp_norm=self._vector(layer.mlp_norm),
             query_norm=None if layer.query_norm is None else self._vector(layer.query_norm),
             key_norm=None if layer.key_norm is None else self._vector(layer.key_norm),
-            qkv=self._matrix(layer.qkv, layer.qkv_bias, weight_format=weight_format),
-            output=self._matrix(layer.output, layer.output_bias, weight_format=weight_format),
-            gate_up=self._matrix(_in_turn(layer.gate_up), gate_up_bias, weight_format=weight_format),
-            down=self._matrix(layer.down, layer.down_bias, weight_format=weight_format),
+            qkv=self._matrix(layer.qkv, weight_format=weight_format),
+            output=self._matrix(layer.output, weight_format=weight_format),
+            gate_up=self._matrix(layer.feed_forward.gate_up, weight_format=weight_format, in_turn=True),
+            down=self._matrix(layer.feed_forward.down, weight_format=weight_format),
+            window=self._config.layer(index).window or self._config.max_model_len,
         )
 
-    def _matrix(
-        self, weight: torch.Tensor, bias: torch.Tensor | None, *, weight_format: WeightFormat
-    ) -> library.Matrix:
-        matrix = KernelMatrix(weight, bias, weight_format=weight_format, memory=self._memory)
-        self._matrices.append(matrix)
-        return matrix.structure
+    def _matrix(self, matrix: Matrix, *, weight_format: WeightFormat, in_turn: bool = False) -> library.Matrix:
+        """`matrix` as the kernels read it; `in_turn`: with its outputs so that panels of gate and up take turns."""
+        matrix = all_in_memory(matrix)
+        weight, bias = kernel_weights(matrix, weight_format), matrix.bias
+        if weight_format == "bfloat16" and isinstance(weight, torch.Tensor) and not isinstance(matrix, PlainMatrix):
+            self.num_made_whole += 1
+        if in_turn:
+            weight, bias = panels_in_turn(weight), None if bias is None else rows_in_turn(bias)
+        packed = KernelMatrix(weight, bias, weight_format=weight_format, memory=self._memory)
+        self._matrices.append(packed)
+        return packed.structure
 
     def _vector(self, values: torch.Tensor) -> int:
         return self._keep(padded(values.float(), 0, INNER_MULTIPLE))
@@ -190,11 +201,18 @@ class CpuModel:
         return self._kept[-1].data_ptr()
 
 
-def _in_turn(gate_up: torch.Tensor) -> torch.Tensor:
-    """Rows of `gate_up` `[2 * inner, …]` so that panels of gate and up follow each other in turn."""
-    gate, up = (padded(part, 0, COLUMNS) for part in gate_up.chunk(2))
-    panels = (-1, COLUMNS, *gate_up.shape[1:])
-    return torch.stack([gate.view(panels), up.view(panels)], dim=1).flatten(0, 2)
+def what_is_missing(config: ModelConfig) -> str | None:
+    """What the model has that the kernels do not compute; None where they compute all of it."""
+    features = (
+        (config.experts is not None, "mixtures of experts"),
+        (config.activation != "silu", f"the activation {config.activation}"),
+        (config.norm_adds_one or config.norms_outputs, "norms of outputs"),
+        (config.attention_softcap is not None or config.logit_softcap is not None, "softcaps"),
+        (config.attention_scale is not None, "a scale of attention scores of its own"),
+        (config.local_rope is not None, "layers that rotate otherwise than the rest"),
+    )
+    missing = [name for is_there, name in features if is_there]
+    return ", ".join(missing) or None
 
 
 def block_bytes(config: ModelConfig) -> int:

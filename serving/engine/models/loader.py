@@ -2,64 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
+from serving.engine.models.checkpoint import Checkpoint, open_checkpoint
 from serving.engine.models.config import ModelConfig
-from serving.engine.models.problem import ModelFolderProblem
+from serving.engine.models.layout import expected_tensors, is_redundant, read_decoder
+from serving.engine.models.matrices import DeferredMatrix, all_in_memory, joined
+from serving.engine.models.packed import PackedMatrix
+from serving.engine.models.stored_weights import BadTensor, Layout, Shape, Wanted, layout_of
+from serving.engine.models.weights import DecoderWeights, Matrix, PlainMatrix
 
-_SINGLE_FILE = "model.safetensors"
-_INDEX_FILE = "model.safetensors.index.json"
 _LOADABLE_DTYPES = frozenset({"BF16", "F16", "F32", "F64"})
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class LayerWeights:
-    """One decoder layer. Weight shapes are `[out, in]`; queries, keys and values are fused, and so are gate and up."""
-
-    input_norm: torch.Tensor
-    qkv: torch.Tensor
-    qkv_bias: torch.Tensor | None
-    query_norm: torch.Tensor | None
-    key_norm: torch.Tensor | None
-    output: torch.Tensor
-    output_bias: torch.Tensor | None
-    mlp_norm: torch.Tensor
-    gate_up: torch.Tensor
-    gate_up_bias: torch.Tensor | None
-    down: torch.Tensor
-    down_bias: torch.Tensor | None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DecoderWeights:
-    """A whole decoder. `vocabulary` is `embedding` itself where the model ties them; both `[vocab_size, hidden]`."""
-
-    embedding: torch.Tensor
-    layers: tuple[LayerWeights, ...]
-    final_norm: torch.Tensor
-    vocabulary: torch.Tensor
-
-
-def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Shape by name of every tensor that a folder with this configuration must hold."""
-    shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (config.vocab_size, config.hidden_size),
-        "model.norm.weight": (config.hidden_size,),
-    }
-    if not config.tie_word_embeddings:
-        shapes["lm_head.weight"] = (config.vocab_size, config.hidden_size)
-    for layer in range(config.num_layers):
-        for name, shape in _layer_tensors(config).items():
-            shapes[f"model.layers.{layer}.{name}"] = shape
-    return shapes
+_OF_RECIPES = frozenset({"input_scale", "input_scale_ub", "input_zero_point", "activation_scale", "output_scale"})
+_OF_CACHES = frozenset({"q_scale", "k_scale", "v_scale"})
+"""How a recipe rounds activations, or keys and values: here these are computed and kept in the model's dtype."""
 
 
 def check_weights(folder: Path, config: ModelConfig) -> None:
@@ -67,137 +27,132 @@ def check_weights(folder: Path, config: ModelConfig) -> None:
 
     Raises `ModelFolderProblem` naming the first tensor that is missing, unexpected or of another shape or dtype.
     """
-    with _opened(folder) as files:
-        _check(folder, config, files)
+    _check(config, open_checkpoint(folder))
 
 
 def load_weights(folder: Path, config: ModelConfig, *, dtype: torch.dtype, device: torch.device) -> DecoderWeights:
-    """Read the folder's weights by memory map and convert them to `dtype` on `device`.
+    """Read the folder's weights by memory map and convert them to `dtype` on `device`; quantised ones stay as they are.
 
-    Nothing refers to the files afterwards. Raises `ModelFolderProblem` as `check_weights` does.
+    Nothing refers to the files afterwards. Raises `ModelFolderProblem` as `check_weights` does, and for quantised
+    weights whose numbers contradict each other.
     """
-    with _opened(folder) as files:
-        _check(folder, config, files)
-
-        def read(name: str) -> torch.Tensor:
-            # A copy always, aligned as arithmetic likes it: pages of a file that is replaced must not stay in use.
-            stored: torch.Tensor = files[name].get_tensor(name)
-            return stored.to(device=device, dtype=dtype, copy=True).contiguous()
-
-        embedding = read("model.embed_tokens.weight")
-        return DecoderWeights(
-            embedding=embedding,
-            layers=tuple(_read_layer(config, _prefixed(read, layer)) for layer in range(config.num_layers)),
-            final_norm=read("model.norm.weight"),
-            vocabulary=embedding if config.tie_word_embeddings else read("lm_head.weight"),
-        )
+    return all_in_memory(open_weights(folder, config, dtype=dtype, device=device))
 
 
-def _layer_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    hidden, intermediate = config.hidden_size, config.intermediate_size
-    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    shapes: dict[str, tuple[int, ...]] = {
-        "input_layernorm.weight": (hidden,),
-        "post_attention_layernorm.weight": (hidden,),
-        "self_attn.q_proj.weight": (queries, hidden),
-        "self_attn.k_proj.weight": (keys, hidden),
-        "self_attn.v_proj.weight": (keys, hidden),
-        "self_attn.o_proj.weight": (hidden, queries),
-        "mlp.gate_proj.weight": (intermediate, hidden),
-        "mlp.up_proj.weight": (intermediate, hidden),
-        "mlp.down_proj.weight": (hidden, intermediate),
+def open_weights(folder: Path, config: ModelConfig, *, dtype: torch.dtype, device: torch.device) -> DecoderWeights:
+    """As `load_weights`, but each matrix is read when it is asked for (see `DeferredMatrix`): who keeps weights in a
+    form of its own needs memory for one matrix beside them, not for all.
+
+    The files stay open as long as one of the matrices is kept.
+    """
+    checkpoint = open_checkpoint(folder)
+    modules = _check(config, checkpoint)
+    return read_decoder(config, _Source(checkpoint, modules, dtype=dtype, device=device))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Module:
+    """A module whose weights of this shape are quantised."""
+
+    layout: Layout
+    shape: Shape
+
+
+class _Source:
+    """The weights of an open checkpoint; those of `modules` are quantised, the others plain."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, modules: Mapping[str, _Module], *, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._modules = modules
+        self._dtype = dtype
+        self._device = device
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """As `Source.tensor`: a copy always, aligned as arithmetic likes it, since pages of a file that is replaced
+        must not stay in use."""
+        return self._copied(name, self._dtype)
+
+    def matrix(self, *modules: str, bias: bool) -> Matrix:
+        """As `Source.matrix`."""
+        # Some writers of quantised weights add biases of zeros to modules that have none.
+        has_bias = bias or any(self._checkpoint.header(f"{module}.bias") for module in modules)
+        return DeferredMatrix(lambda: joined([self._module(module, has_bias=has_bias) for module in modules]))
+
+    def tied(self, embedding: torch.Tensor) -> Matrix:
+        """As `Source.tied`."""
+        return PlainMatrix(embedding)
+
+    def _module(self, name: str, *, has_bias: bool) -> Matrix:
+        module = self._modules.get(name)
+        if module is None:
+            weight = self.tensor(f"{name}.weight")
+            return PlainMatrix(weight, self._bias(name, len(weight)) if has_bias else None)
+        wanted = {part: f"{name}.{part}" for part in module.layout.tensors(module.shape)}
+        tensors = {
+            part: self._copied(tensor) for part, tensor in wanted.items() if self._checkpoint.header(tensor) is not None
+        }
+        try:
+            stored = module.layout.read(module.shape, tensors)
+        except BadTensor as error:
+            raise self._checkpoint.problem(f"{name}.{error.name}", str(error)) from None
+        bias = self._bias(name, module.shape[0]) if has_bias else None
+        return PackedMatrix(stored.weights, bias, self._dtype, stored.order)
+
+    def _bias(self, module: str, num_outputs: int) -> torch.Tensor:
+        name = f"{module}.bias"
+        if self._checkpoint.header(name) is None:
+            return torch.zeros(num_outputs, dtype=self._dtype, device=self._device)
+        return self.tensor(name)
+
+    def _copied(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
+        return self._checkpoint.read(name).to(device=self._device, dtype=dtype, copy=True).contiguous()
+
+
+def _check(config: ModelConfig, checkpoint: Checkpoint) -> dict[str, _Module]:
+    """Raise `ModelFolderProblem` where a tensor is missing, not expected or not as it must be; return what modules are
+    quantised."""
+    modules: dict[str, _Module] = {}
+    known: set[str] = set()
+    for name, shape in expected_tensors(config).items():
+        module = _quantised_module(config, checkpoint, name, shape)
+        if module is None:
+            known.add(name)
+            _check_tensor(checkpoint, name, Wanted((shape,), _LOADABLE_DTYPES))
+            continue
+        prefix = name.removesuffix(".weight")
+        modules[prefix] = module
+        known |= _check_module(checkpoint, prefix, module)
+    for name in checkpoint.names:
+        if name not in known and not is_redundant(config, name) and not _is_of_recipe(config, name):
+            raise checkpoint.problem(name, "this tensor is not expected")
+    return modules
+
+
+def _quantised_module(config: ModelConfig, checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> _Module | None:
+    if config.quantisation is None or len(shape) != 2 or not name.endswith(".weight"):
+        return None
+    layout = layout_of(name.removesuffix(".weight"), (shape[0], shape[1]), checkpoint, config.quantisation)
+    return None if layout is None else _Module(layout, (shape[0], shape[1]))
+
+
+def _check_module(checkpoint: Checkpoint, prefix: str, module: _Module) -> set[str]:
+    """The names of the module's tensors, all of which are as they must be."""
+    if (obstacle := module.layout.obstacle(module.shape)) is not None:
+        raise checkpoint.problem(prefix, f"cannot be stored as its tensors say: {obstacle}")
+    parts = module.layout.tensors(module.shape) | {
+        "bias": Wanted(((module.shape[0],),), _LOADABLE_DTYPES, is_optional=True)
     }
-    if config.qkv_bias:
-        shapes |= {f"self_attn.{part}_proj.bias": (size,) for part, size in (("q", queries), ("k", keys), ("v", keys))}
-    if config.output_bias:
-        shapes["self_attn.o_proj.bias"] = (hidden,)
-    if config.mlp_bias:
-        sizes = {"gate": intermediate, "up": intermediate, "down": hidden}
-        shapes |= {f"mlp.{part}_proj.bias": (size,) for part, size in sizes.items()}
-    if config.qk_norm:
-        shapes |= {f"self_attn.{part}_norm.weight": (config.head_dim,) for part in ("q", "k")}
-    return shapes
+    for part, wanted in parts.items():
+        _check_tensor(checkpoint, f"{prefix}.{part}", wanted)
+    return {f"{prefix}.{part}" for part in parts}
 
 
-def _prefixed(read: Callable[[str], torch.Tensor], layer: int) -> Callable[[str], torch.Tensor]:
-    return lambda name: read(f"model.layers.{layer}.{name}")
+def _check_tensor(checkpoint: Checkpoint, name: str, wanted: Wanted) -> None:
+    if (problem := wanted.problem(checkpoint.header(name))) is not None:
+        raise checkpoint.problem(name, problem)
 
 
-def _read_layer(config: ModelConfig, read: Callable[[str], torch.Tensor]) -> LayerWeights:
-    def read_if(wanted: bool, *names: str) -> torch.Tensor | None:  # noqa: FBT001
-        return torch.cat([read(name) for name in names]) if wanted else None
-
-    def read_fused(*names: str) -> torch.Tensor:
-        return torch.cat([read(name) for name in names])
-
-    return LayerWeights(
-        input_norm=read("input_layernorm.weight"),
-        qkv=read_fused("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"),
-        qkv_bias=read_if(config.qkv_bias, "self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"),
-        query_norm=read_if(config.qk_norm, "self_attn.q_norm.weight"),
-        key_norm=read_if(config.qk_norm, "self_attn.k_norm.weight"),
-        output=read("self_attn.o_proj.weight"),
-        output_bias=read_if(config.output_bias, "self_attn.o_proj.bias"),
-        mlp_norm=read("post_attention_layernorm.weight"),
-        gate_up=read_fused("mlp.gate_proj.weight", "mlp.up_proj.weight"),
-        gate_up_bias=read_if(config.mlp_bias, "mlp.gate_proj.bias", "mlp.up_proj.bias"),
-        down=read("mlp.down_proj.weight"),
-        down_bias=read_if(config.mlp_bias, "mlp.down_proj.bias"),
-    )
-
-
-@contextlib.contextmanager
-def _opened(folder: Path) -> Iterator[dict[str, Any]]:
-    """The open safetensors file of every tensor, by the tensor's name."""
-    with contextlib.ExitStack() as stack:
-        by_tensor: dict[str, Any] = {}
-        for name in _weight_files(folder):
-            try:
-                file = stack.enter_context(safe_open(folder / name, framework="pt", device="cpu"))
-            except FileNotFoundError:
-                raise ModelFolderProblem(folder, name, "there is no such file") from None
-            except (OSError, SafetensorError) as error:
-                raise ModelFolderProblem(folder, name, f"cannot be read as safetensors ({error})") from None
-            for tensor in file.keys():  # noqa: SIM118 (no mapping)
-                if tensor in by_tensor:
-                    raise ModelFolderProblem(folder, name, f"holds {tensor}, and so does another file")
-                by_tensor[tensor] = file
-        yield by_tensor
-
-
-def _weight_files(folder: Path) -> list[str]:
-    if (folder / _SINGLE_FILE).exists():
-        return [_SINGLE_FILE]
-    if not (folder / _INDEX_FILE).exists():
-        raise ModelFolderProblem(folder, _SINGLE_FILE, f"there is neither this file nor {_INDEX_FILE}")
-    try:
-        files = set(json.loads((folder / _INDEX_FILE).read_text(encoding="utf-8"))["weight_map"].values())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelFolderProblem(folder, _INDEX_FILE, f"cannot be read ({error!r})") from None
-    for name in files:
-        if not isinstance(name, str) or Path(name).name != name:
-            raise ModelFolderProblem(folder, _INDEX_FILE, f"names {name!r}, which is not a file of this folder")
-    return sorted(files)
-
-
-def _check(folder: Path, config: ModelConfig, files: Mapping[str, Any]) -> None:
-    expected = expected_tensors(config)
-    for name, shape in expected.items():
-        if name not in files:
-            raise ModelFolderProblem(folder, name, "this tensor is missing")
-        header = files[name].get_slice(name)
-        if tuple(header.get_shape()) != shape:
-            raise ModelFolderProblem(folder, name, f"has shape {header.get_shape()}, not {list(shape)}")
-        if header.get_dtype() not in _LOADABLE_DTYPES:
-            supported = ", ".join(sorted(_LOADABLE_DTYPES))
-            raise ModelFolderProblem(folder, name, f"has dtype {header.get_dtype()}; supported are {supported}")
-    for name in files:
-        if name not in expected and not _is_redundant(config, name):
-            raise ModelFolderProblem(folder, name, "this tensor is not expected")
-
-
-def _is_redundant(config: ModelConfig, name: str) -> bool:
-    """Older files carry rotary frequencies, and tied models sometimes their output layer: both follow from the rest."""
-    if name.endswith(".rotary_emb.inv_freq"):
-        return True
-    return config.tie_word_embeddings and name == "lm_head.weight"
+def _is_of_recipe(config: ModelConfig, name: str) -> bool:
+    return config.quantisation is not None and name.rpartition(".")[2] in _OF_RECIPES | _OF_CACHES

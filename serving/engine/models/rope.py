@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import torch
 
-from serving.engine.models.config import RopeConfig
+from serving.engine.models.rope_config import RopeConfig
 
 
-def rotary_frequencies(rope: RopeConfig, head_dim: int) -> torch.Tensor:
-    """Radians a position for each pair of dimensions: fp32 `[head_dim / 2]`.
+def rotary_frequencies(rope: RopeConfig, head_dim: int, *, is_long: bool = False) -> torch.Tensor:
+    """Radians a position for each pair of dimensions that is rotated: fp32 `[rotary_dim / 2]`.
 
     Su et al. 2021, "RoFormer", section 3.2.2. Scaled linearly after Chen et al. 2023, "Extending Context Window of
-    Large Language Models via Positional Interpolation", or by wavelength as Llama 3.1 does (its `config.json`, and
-    transformers' `_compute_llama3_parameters`, whose arithmetic is followed so that results equal its).
+    Large Language Models via Positional Interpolation", by wavelength as Llama 3.1 does (its `config.json`, and
+    transformers' `_compute_llama3_parameters`, whose arithmetic is followed so that results equal its), by number of
+    turns (Peng et al. 2023, "YaRN", section 3.2), or pair by pair as found by Ding et al. 2024, "LongRoPE", for
+    sequences that are long and those that are not.
     """
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+    rotary_dim = rope.rotary_dim(head_dim)
+    exponents = torch.arange(0, rotary_dim, 2, dtype=torch.float32) / rotary_dim
+    if rope.kind == "longrope":
+        factors = torch.tensor(rope.long_factors if is_long else rope.short_factors, dtype=torch.float32)
+        return 1.0 / (factors * rope.theta**exponents)
     frequencies: torch.Tensor = 1.0 / (rope.theta**exponents)
     if rope.kind == "linear":
         return frequencies / rope.factor
+    if rope.kind == "yarn":
+        return _stretch_slow_turns(frequencies, rope, rotary_dim)
     if rope.kind == "llama3":
         return _stretch_long_wavelengths(frequencies, rope)
     return frequencies
@@ -36,36 +45,71 @@ def _stretch_long_wavelengths(frequencies: torch.Tensor, rope: RopeConfig) -> to
     return torch.where(between, blended, stretched)
 
 
-def rotary_angles(rope: RopeConfig, *, head_dim: int, max_model_len: int) -> torch.Tensor:
-    """The angle of every position and pair of dimensions, fp32 `[max_model_len, head_dim / 2]`."""
-    return torch.arange(max_model_len, dtype=torch.float32)[:, None] * rotary_frequencies(rope, head_dim)
+def _stretch_slow_turns(frequencies: torch.Tensor, rope: RopeConfig, rotary_dim: int) -> torch.Tensor:
+    def place(num_turns: float) -> float:
+        """Where among the dimensions a pair would be that turns so often in the original context."""
+        length = rope.original_max_position_embeddings / (num_turns * 2 * math.pi)
+        return rotary_dim * math.log(length) / (2 * math.log(rope.theta))
+
+    first, last = place(rope.beta_fast), place(rope.beta_slow)
+    if rope.truncated:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, rotary_dim - 1)
+    width = last - first or 0.001
+    stretched = ((torch.arange(rotary_dim // 2, dtype=torch.float32) - first) / width).clamp(0, 1)
+    return frequencies / rope.factor * stretched + frequencies * (1 - stretched)
+
+
+def rotary_rows(rope: RopeConfig, *, head_dim: int, max_model_len: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The cosines and sines of every position and pair of dimensions, each fp32 `[num_rows, rotary_dim / 2]`.
+
+    Row p is position p. Where long sequences are rotated otherwise, those that are not end before row `rope.long_from`,
+    and the rows from there on are the positions of long ones.
+    """
+    positions = torch.arange(max_model_len, dtype=torch.float32)[:, None]
+    angles = positions[: rope.long_from] * rotary_frequencies(rope, head_dim)
+    if rope.long_from is not None:
+        angles = torch.cat([angles, positions * rotary_frequencies(rope, head_dim, is_long=True)])
+    return angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rotation:
+    """The cosines and sines of a step's positions, each `[num_tokens, rotary_dim / 2]` in the model's dtype: fewer than
+    half a head's dimensions where not all are rotated."""
+
+    cosines: torch.Tensor
+    sines: torch.Tensor
 
 
 class RotaryTable:
-    """Owns the cosines and sines of every position a model may reach, each `[max_model_len, head_dim / 2]` in the
-    model's dtype; never changed after it is made."""
+    """Owns the cosines and sines of every position a model may reach, each `[num_rows, rotary_dim / 2]` in the model's
+    dtype (see `rotary_rows`); never changed after it is made."""
 
     def __init__(
         self, rope: RopeConfig, *, head_dim: int, max_model_len: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        angles = rotary_angles(rope, head_dim=head_dim, max_model_len=max_model_len)
-        self._cosines = angles.cos().to(device=device, dtype=dtype)
-        self._sines = angles.sin().to(device=device, dtype=dtype)
+        cosines, sines = rotary_rows(rope, head_dim=head_dim, max_model_len=max_model_len)
+        self._cosines = cosines.to(device=device, dtype=dtype)
+        self._sines = sines.to(device=device, dtype=dtype)
 
-    def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and sines of `positions` `[num_tokens]`, each `[num_tokens, 1, head_dim / 2]` (one for all heads)."""
-        return self._cosines[positions].unsqueeze(1), self._sines[positions].unsqueeze(1)
+    def at(self, rows: torch.Tensor) -> Rotation:
+        """The rotation of tokens whose rows of the table are `rows` `[num_tokens]`."""
+        return Rotation(self._cosines[rows], self._sines[rows])
 
 
-def rotate(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
+def rotate(heads: torch.Tensor, rotation: Rotation) -> torch.Tensor:
     """Rotate `heads` `[num_tokens, num_heads, head_dim]` by their positions' angles; a new tensor.
 
-    The pairs are dimension i and i + head_dim / 2, as Hugging Face lays weights out. Products and their sum are each
-    rounded to the dtype, as transformers does.
+    The pairs are dimension i and i + rotary_dim / 2, as Hugging Face lays weights out; dimensions from rotary_dim on
+    stay as they are. Products and their sum are each rounded to the dtype, as transformers does.
     """
-    half = heads.shape[-1] // 2
-    first, second = heads[..., :half], heads[..., half:]
+    cosines, sines = rotation.cosines.unsqueeze(1), rotation.sines.unsqueeze(1)  # one for all heads
+    half = cosines.shape[-1]
+    first, second = heads[..., :half], heads[..., half : 2 * half]
     rotated = torch.empty_like(heads, memory_format=torch.contiguous_format)
     torch.sub(first * cosines, second * sines, out=rotated[..., :half])
-    torch.add(second * cosines, first * sines, out=rotated[..., half:])
+    torch.add(second * cosines, first * sines, out=rotated[..., half : 2 * half])
+    if 2 * half < heads.shape[-1]:
+        rotated[..., 2 * half :] = heads[..., 2 * half :]
     return rotated

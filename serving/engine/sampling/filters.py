@@ -13,6 +13,7 @@ from serving.contracts.sampling import SamplingParams
 from serving.engine.random_numbers import uniforms
 from serving.engine.sampling.blocks import block_sums, is_on_cpu, width_of_block
 from serving.engine.sampling.thresholds import thresholds_of
+from serving.engine.transfers import upload
 
 _LOWEST_TEMPERATURE = 1e-6
 """Below this a distribution in fp32 has one token left anyway; dividing by less would overflow."""
@@ -20,41 +21,50 @@ _LOWEST_TEMPERATURE = 1e-6
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Draws:
-    """The rows of a batch that draw (`rows`, by index; all of them where `is_all`), and how: one entry of the other
-    arrays a drawing row. `sorting` are those, among the drawing rows, that top_k or top_p filters."""
+    """The rows of a batch that draw (`indices`; all of them where `is_all`), and how: one entry of the other arrays a
+    drawing row. `sorting` are those, among the drawing rows, that top_k or top_p filters, and `top_k` and `top_p` have
+    an entry for each of these alone. Tensors are on the device; `rows` are there what `indices` are here."""
 
-    rows: npt.NDArray[np.int64]
+    indices: list[int]
     is_all: bool
     seeds: npt.NDArray[np.uint64]
+    rows: torch.Tensor
     temperatures: torch.Tensor
     min_p: torch.Tensor
+    sorting: torch.Tensor
     top_k: torch.Tensor
     top_p: torch.Tensor
-    sorting: npt.NDArray[np.int64]
     filters: bool
 
     @classmethod
     def of(cls, params: Sequence[SamplingParams], *, vocab_size: int, device: torch.device) -> Draws | None:
         """The draws of a batch with these parameters; None where every row is greedy."""
-        rows = [index for index, row in enumerate(params) if not row.greedy]
-        if not rows:
+        indices = [index for index, row in enumerate(params) if not row.greedy]
+        if not indices:
             return None
-        drawing = [params[index] for index in rows]
+        drawing = [params[index] for index in indices]
         top_k = [row.top_k if 0 < row.top_k < vocab_size else vocab_size for row in drawing]
         sorting = [index for index, row in enumerate(drawing) if top_k[index] < vocab_size or row.top_p < 1.0]
-
-        def on_device(values: Sequence[float], dtype: torch.dtype = torch.float32) -> torch.Tensor:
-            return torch.tensor(values, dtype=dtype, device=device)
-
+        temperatures = [max(row.temperature, _LOWEST_TEMPERATURE) for row in drawing]
+        rows_there, temperatures_there, min_p, sorting_there, top_k_there, top_p = upload(
+            np.asarray(indices, dtype=np.int64),
+            np.asarray(temperatures, dtype=np.float32)[:, None],
+            np.asarray([row.min_p for row in drawing], dtype=np.float32),
+            np.asarray(sorting, dtype=np.int64),
+            np.asarray([top_k[index] for index in sorting], dtype=np.int64),
+            np.asarray([drawing[index].top_p for index in sorting], dtype=np.float64),
+            device=device,
+        )
         return cls(
-            rows=np.asarray(rows),
-            is_all=len(rows) == len(params),
+            indices=indices,
+            is_all=len(indices) == len(params),
             seeds=np.asarray([row.seed for row in drawing], dtype=np.uint64),
-            temperatures=on_device([max(row.temperature, _LOWEST_TEMPERATURE) for row in drawing])[:, None],
-            min_p=on_device([row.min_p for row in drawing]),
-            top_k=on_device(top_k, torch.int64)[sorting],
-            top_p=on_device([row.top_p for row in drawing], torch.float64)[sorting],
-            sorting=np.asarray(sorting, dtype=np.int64),
+            rows=rows_there,
+            temperatures=temperatures_there,
+            min_p=min_p,
+            sorting=sorting_there,
+            top_k=top_k_there,
+            top_p=top_p,
             filters=bool(sorting) or any(row.min_p > 0.0 for row in drawing),
         )
 
@@ -69,24 +79,22 @@ class Draws:
         if self.is_all:
             weights = _exponentiate(logits, highest, self.temperatures)
         else:
-            rows = torch.from_numpy(self.rows).to(logits.device)
-            weights = _exponentiate(logits[rows], highest[rows], self.temperatures)
+            weights = _exponentiate(logits[self.rows], highest[self.rows], self.temperatures)
         sums = block_sums(weights)
         if self.filters:
             _drop_below(weights, self._thresholds(weights, sums))
             sums = block_sums(weights)
-        numbers = torch.from_numpy(uniforms(self.seeds, choices, indices)).to(logits.device)
+        (numbers,) = upload(uniforms(self.seeds, choices, indices), device=logits.device)
         return invert(weights, sums, numbers)
 
     def _thresholds(self, weights: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
         """The lowest weight that each row keeps, `[num_drawing_rows]`; `sums` are those of blocks."""
         lowest = self.min_p.clone()  # the most probable token weighs 1
         if len(self.sorting):
-            sorting = torch.from_numpy(self.sorting).to(weights.device)
-            totals = sums.sum(dim=-1, dtype=torch.float64)[sorting]
-            sorted_rows = weights if len(sorting) == len(lowest) else weights[sorting]
+            totals = sums.sum(dim=-1, dtype=torch.float64)[self.sorting]
+            sorted_rows = weights if len(self.sorting) == len(lowest) else weights[self.sorting]
             found = thresholds_of(sorted_rows, totals, self.top_k, self.top_p)
-            lowest[sorting] = torch.maximum(lowest[sorting], found)
+            lowest[self.sorting] = torch.maximum(lowest[self.sorting], found)
         return lowest
 
 
@@ -126,7 +134,9 @@ def invert(weights: torch.Tensor, sums_of_blocks: torch.Tensor, numbers: torch.T
     inside = columns < weights.shape[-1]
     picked = weights.gather(-1, columns.clamp(max=weights.shape[-1] - 1)).masked_fill_(~inside, 0.0)
     within = picked.cumsum(dim=-1, dtype=torch.float64)
-    return (blocks * width + _first_above(within, targets - before)).squeeze(-1)
+    # In a row that is not finite it may be any place, even one past the last token.
+    places = blocks * width + _first_above(within, targets - before)
+    return places.clamp_(max=weights.shape[-1] - 1).squeeze(-1)
 
 
 def _first_above(sums: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

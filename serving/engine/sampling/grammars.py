@@ -15,6 +15,7 @@ from serving.contracts.messages import SequenceKey
 from serving.contracts.sampling import GRAMMAR_FAULT, Grammar
 from serving.engine.plan import PlannedChunk
 from serving.engine.sampling.blocks import is_on_cpu
+from serving.engine.transfers import upload
 
 _KEPT_CALLS = 64
 """For so many steps a text's matcher is kept unused: whoever has to give way often has its turn again by then, and from
@@ -124,9 +125,9 @@ def forbid(logits: torch.Tensor, rows: Sequence[int], masks: Masks) -> None:
             ceilings = _CEILINGS.take(octets_of_row, axis=0).reshape(-1)[:vocab_size]
             np.minimum(values[row], ceilings, out=values[row])
         return
-    at = torch.tensor(rows, device=logits.device)
+    at, octets_there = upload(np.asarray(rows, dtype=np.int64), octets, device=logits.device)
     places = torch.arange(8, device=logits.device, dtype=torch.uint8)
-    bits = torch.from_numpy(octets).to(logits.device)[:, :, None] >> places
+    bits = octets_there[:, :, None] >> places
     is_admitted = (bits & 1).flatten(1)[:, :vocab_size].bool()
     logits[at] = logits[at].masked_fill(~is_admitted, -torch.inf)
 

@@ -8,18 +8,21 @@ import itertools
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from serving.contracts.messages import SequenceKey
 from serving.contracts.sampling import SamplingParams
 from serving.engine.plan import PlannedChunk
+from serving.engine.transfers import upload
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Penalties:
-    """The rows of a batch that penalise (`rows`, by index), and how: one entry of the arrays a penalising row."""
+    """The rows of a batch that penalise (`rows`, by index), and how: one entry of the tensors, which are on the device,
+    a penalising row."""
 
-    rows: tuple[int, ...]
+    rows: npt.NDArray[np.int64]
     presence: torch.Tensor
     frequency: torch.Tensor
     repetition: torch.Tensor
@@ -27,14 +30,14 @@ class Penalties:
     @classmethod
     def of(cls, params: Sequence[SamplingParams], *, device: torch.device) -> Penalties | None:
         """The penalties of a batch with these parameters; None where no row penalises."""
-        rows = tuple(index for index, row in enumerate(params) if _penalises(row))
+        rows = [index for index, row in enumerate(params) if _penalises(row)]
         if not rows:
             return None
-        presence, frequency, repetition = (
-            torch.tensor([getattr(params[index], name) for index in rows], dtype=torch.float32, device=device)
+        columns = (
+            np.asarray([getattr(params[index], name) for index in rows], dtype=np.float32)
             for name in ("presence_penalty", "frequency_penalty", "repetition_penalty")
         )
-        return cls(rows, presence, frequency, repetition)
+        return cls(np.asarray(rows, dtype=np.int64), *upload(*columns, device=device))
 
 
 _KEPT_CALLS = 64
@@ -63,14 +66,18 @@ class TokenBooks:
         chosen = [chunks[row] for row in penalties.rows]
         books = [self._book_of(chunk, vocab_size=logits.shape[-1]) for chunk in chosen]
         self._drop_unused()
-        ids, counts = (
-            torch.from_numpy(np.concatenate([np.frombuffer(column, dtype=np.int64) for column in columns]))
+        listed_ids, counts = (
+            np.concatenate([np.frombuffer(column, dtype=np.int64) for column in columns])
             for columns in ([book.token_ids for book in books], [book.counts for book in books])
         )
-        sizes = torch.tensor([len(book.token_ids) for book in books])
-        which = torch.repeat_interleave(sizes).to(logits.device)
-        ids, times = ids.to(logits.device), counts.to(logits.device, torch.float32)
-        rows = torch.tensor(penalties.rows, device=logits.device)[which]
+        sizes = [len(book.token_ids) for book in books]
+        which, rows, ids, times = upload(
+            np.repeat(np.arange(len(books)), sizes),
+            np.repeat(penalties.rows, sizes),
+            listed_ids,
+            counts.astype(np.float32),
+            device=logits.device,
+        )
         values = logits[rows, ids]
         factors = penalties.repetition[which]
         values = torch.where(values > 0, values / factors, values * factors)

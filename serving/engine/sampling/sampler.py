@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -17,8 +16,9 @@ from serving.engine.recent import RecentMap
 from serving.engine.sampling.blocks import is_on_cpu
 from serving.engine.sampling.filters import Draws
 from serving.engine.sampling.grammars import GrammarMasks, MaskProvider, Masks, count_admitted, forbid
-from serving.engine.sampling.logprobs import logprobs_of
+from serving.engine.sampling.logprobs import ComingLogprobs, begin_logprobs
 from serving.engine.sampling.penalties import Penalties, TokenBooks
+from serving.engine.transfers import Download, upload
 
 _MAX_REMEMBERED = 1024
 """Rows whose lists are kept: as many as may run, so that those who take turns find theirs."""
@@ -84,7 +84,40 @@ class _Settings:
     bans: _Bans | None
     grammar_rows: list[int]
     draws: Draws | None
-    logprob_rows: list[int]
+    logprobs: _LogprobRows | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _LogprobRows:
+    """The rows that asked for log probabilities (`indices`; on the device, `rows`), and how many each asked for."""
+
+    indices: list[int]
+    rows: torch.Tensor
+    num_top: list[int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sampling:
+    """Rows whose tokens the device chooses: `token_ids` `[num_rows]`, on the device, all of the vocabulary, whatever
+    went wrong; and where a download has what the host is told of them."""
+
+    token_ids: torch.Tensor
+    broken: dict[int, str] = dataclasses.field(default_factory=dict)
+    chosen: int | None = None
+    highest: int | None = None
+    logprob_rows: Sequence[int] = ()
+    logprobs: ComingLogprobs | None = None
+
+    def finish(self, download: Download) -> Sampled:
+        """What was chosen, when the download has come."""
+        if self.chosen is None or self.highest is None:
+            return Sampled([], {})
+        errors = _errors(download.read(self.highest)) | self.broken
+        logprobs = {}
+        if self.logprobs is not None:
+            entries = zip(self.logprob_rows, self.logprobs.finish(download), strict=True)
+            logprobs = {row: entry for row, entry in entries if row not in errors}
+        return Sampled(download.read(self.chosen).tolist(), errors, logprobs)
 
 
 class Sampler:
@@ -116,10 +149,19 @@ class Sampler:
         A row whose logits are not finite, or that has no token left, or whose grammar cannot be followed is reported in
         `errors`; the others are not affected.
         """
+        download = Download(logits.device)
+        sampling = self.begin(logits, chunks, download)
+        download.send()
+        download.wait()
+        return sampling.finish(download)
+
+    def begin(self, logits: torch.Tensor, chunks: Sequence[PlannedChunk], download: Download) -> Sampling:
+        """As `sample`, but nothing is awaited: the device is given all that there is to compute, and `download` is
+        added what the host must be told before it can `finish`."""
         if not chunks:
-            return Sampled([], {})
+            return Sampling(torch.empty(0, dtype=torch.int64, device=logits.device))
         settings = self._settings_of(chunks, vocab_size=logits.shape[-1], device=logits.device)
-        asked = logits[settings.logprob_rows] if settings.logprob_rows else None
+        asked = logits[settings.logprobs.rows] if settings.logprobs is not None else None
         if settings.penalties is not None:
             self._books.penalise(logits, settings.penalties, chunks)
         if settings.bias is not None:
@@ -127,19 +169,14 @@ class Sampler:
             logits.index_put_((bias.rows, bias.token_ids), bias.values, accumulate=True)
         broken = self._restrict(logits, settings, chunks)
         token_ids, highest = _most_probable(logits)
-        errors = _errors(highest.tolist()) | broken
         if settings.draws is not None:
-            drawing = [chunks[row] for row in settings.draws.rows.tolist()]
-            drawn = settings.draws.draw(
-                logits,
-                highest,
-                choices=[chunk.key.choice for chunk in drawing],
-                indices=[chunk.sample_index for chunk in drawing],
-            )
-            token_ids[settings.draws.rows] = drawn.cpu().numpy()
-        chosen: list[int] = token_ids.tolist()
-        logprobs = {} if asked is None else _logprobs(asked, settings, chosen, errors)
-        return Sampled(chosen, errors, logprobs)
+            token_ids = _draw(logits, settings.draws, chunks, token_ids=token_ids, highest=highest)
+        chosen, peak = download.add(token_ids), download.add(highest)
+        if asked is None or settings.logprobs is None:
+            return Sampling(token_ids, broken, chosen, peak)
+        rows = settings.logprobs
+        coming = begin_logprobs(asked, token_ids[rows.rows], rows.num_top, download)
+        return Sampling(token_ids, broken, chosen, peak, rows.indices, coming)
 
     def _restrict(self, logits: torch.Tensor, settings: _Settings, chunks: Sequence[PlannedChunk]) -> dict[int, str]:
         """Take away what is banned and what no grammar admits; what is wrong with grammars, by row."""
@@ -177,7 +214,7 @@ class Sampler:
             bans=_bans_of(lists),
             grammar_rows=[index for index, row in enumerate(params) if row.grammar is not None],
             draws=Draws.of(params, vocab_size=vocab_size, device=device),
-            logprob_rows=[index for index, row in enumerate(params) if row.num_logprobs is not None],
+            logprobs=_logprob_rows_of(params, device=device),
         )
 
     def _lists_of(self, params: SamplingParams, *, vocab_size: int) -> _Lists:
@@ -207,7 +244,15 @@ def _bias_of(lists: Mapping[int, _Lists], *, device: torch.device) -> _Bias | No
     if not len(rows):
         return None
     values = np.concatenate([row.biases for row in lists.values()])
-    return _Bias(*(torch.from_numpy(array).to(device) for array in (rows, token_ids, values)))
+    return _Bias(*upload(rows, token_ids, values, device=device))
+
+
+def _logprob_rows_of(params: Sequence[SamplingParams], *, device: torch.device) -> _LogprobRows | None:
+    asking = {index: row.num_logprobs for index, row in enumerate(params) if row.num_logprobs is not None}
+    if not asking:
+        return None
+    (rows,) = upload(np.fromiter(asking, dtype=np.int64), device=device)
+    return _LogprobRows(list(asking), rows, list(asking.values()))
 
 
 def _bans_of(lists: Mapping[int, _Lists]) -> _Bans | None:
@@ -235,37 +280,43 @@ def _ban(logits: torch.Tensor, bans: _Bans, chunks: Sequence[PlannedChunk], *, s
     if spared:
         active &= ~np.isin(bans.rows, spared)
     if active.any():
-        rows, token_ids = (torch.from_numpy(array[active]).to(logits.device) for array in (bans.rows, bans.token_ids))
+        rows, token_ids = upload(bans.rows[active], bans.token_ids[active], device=logits.device)
         logits[rows, token_ids] = -torch.inf
 
 
-def _most_probable(logits: torch.Tensor) -> tuple[npt.NDArray[np.int64], torch.Tensor]:
+def _most_probable(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The token of each row's largest logit, the lowest id of equals, and that logit; in a row with NaN, a NaN.
 
     On a CPU by NumPy, whose search is vectorised: it takes a tenth of the time.
     """
-    if is_on_cpu(logits):
-        token_ids: npt.NDArray[np.int64] = logits.numpy().argmax(axis=-1)
-        found = torch.from_numpy(token_ids)
-    else:
-        found = logits.argmax(dim=-1)
-        token_ids = found.cpu().numpy()
-    return token_ids, logits.gather(-1, found[:, None]).squeeze(-1)
+    found = torch.from_numpy(logits.numpy().argmax(axis=-1)) if is_on_cpu(logits) else logits.argmax(dim=-1)
+    return found, logits.gather(-1, found[:, None]).squeeze(-1)
 
 
-def _errors(highest: Sequence[float]) -> dict[int, str]:
+def _draw(
+    logits: torch.Tensor,
+    draws: Draws,
+    chunks: Sequence[PlannedChunk],
+    *,
+    token_ids: torch.Tensor,
+    highest: torch.Tensor,
+) -> torch.Tensor:
+    """`token_ids` with those of the rows that draw; `logits` are used up."""
+    drawing = [chunks[index] for index in draws.indices]
+    drawn = draws.draw(
+        logits,
+        highest,
+        choices=[chunk.key.choice for chunk in drawing],
+        indices=[chunk.sample_index for chunk in drawing],
+    )
+    return drawn if draws.is_all else token_ids.index_copy_(0, draws.rows, drawn)
+
+
+def _errors(highest: npt.NDArray[np.float32]) -> dict[int, str]:
+    is_finite = np.isfinite(highest)
+    if is_finite.all():
+        return {}
     return {
-        index: "no token is left to choose" if value == -math.inf else NOT_FINITE
-        for index, value in enumerate(highest)
-        if not math.isfinite(value)
+        index: "no token is left to choose" if highest[index] == -np.inf else NOT_FINITE
+        for index in np.flatnonzero(~is_finite).tolist()
     }
-
-
-def _logprobs(
-    logits: torch.Tensor, settings: _Settings, token_ids: Sequence[int], errors: dict[int, str]
-) -> dict[int, TokenLogprobs]:
-    """By row; `logits` are those of the rows that asked, as the model gave them."""
-    rows = settings.logprob_rows
-    num_top = [settings.params[row].num_logprobs or 0 for row in rows]
-    found = logprobs_of(logits, [token_ids[row] for row in rows], num_top)
-    return {row: entry for row, entry in zip(rows, found, strict=True) if row not in errors}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -15,6 +18,8 @@ _WIDE = 4096
 _BUCKET_BITS = 14
 """Upper bits of a weight, which is at most 1 and has no sign: an exponent and seven bits of its fraction."""
 
+_Find = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
 
 def thresholds_of(
     weights: torch.Tensor, totals: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor
@@ -22,6 +27,9 @@ def thresholds_of(
     """Thresholds of top_k and top_p together, `[num_rows]`; `totals` are the rows' sums."""
     limited = top_k < weights.shape[-1]
     if not is_on_cpu(weights):
+        find = _kernel() if weights.device.type == "cuda" else None
+        if find is not None:
+            return find(weights, totals, top_k, top_p)
         descending = weights.sort(dim=-1, descending=True).values
         return _nucleus(descending, totals, top_k, top_p, limited=limited)
     values = weights.numpy()
@@ -41,6 +49,16 @@ def thresholds_of(
         group = np.flatnonzero(is_wide & ~limited.numpy())
         lowest[group] = torch.from_numpy(_wide_nucleus(values[group], (totals * top_p).numpy()[group]))
     return lowest
+
+
+@functools.cache
+def _kernel() -> _Find | None:
+    """The kernel that finds them on a GPU; None where Triton is missing, and whole rows are sorted."""
+    try:
+        from serving.engine.kernels.gpu.thresholds import find_thresholds
+    except ImportError:
+        return None
+    return find_thresholds
 
 
 def _lower_bounds(

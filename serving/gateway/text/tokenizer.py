@@ -20,6 +20,10 @@ from serving.gateway.text.token_spelling import TokenSpeller
 _INLINE_CHARACTERS = 4096
 """Text up to this length is encoded at once (about a millisecond); longer text on a thread of its own."""
 _ENCODING_THREADS = 2
+_DEFAULTS_BY_TYPE: dict[str, dict[str, int]] = {
+    "gemma3_text": {"vocab_size": 262_208, "max_position_embeddings": 131_072, "hidden_size": 2304},
+}
+"""What the published files of a type of models leave open, as transformers takes it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,17 +54,18 @@ class TextModel:
 
         Raises `ModelTextProblem`, naming folder and file, for what is missing or makes no sense.
         """
-        config = read_object(folder, "config.json")
+        whole = read_object(folder, "config.json")
+        config = _text_part(whole)
         definition = read_object(folder, "tokenizer.json")
         tokenizer = _build_tokenizer(folder)
         special_ids = frozenset(id_ for id_, token in tokenizer.get_added_tokens_decoder().items() if token.special)
         vocab_size = _positive_integer(folder, config, "vocab_size")
-        eos_token_ids = _read_eos_token_ids(folder, config)
+        eos_token_ids = _read_eos_token_ids(folder, whole, config)
         decoding = TokenDecoding.of(tokenizer, definition)
         return cls(
             name=folder.name,
             vocab_size=vocab_size,
-            max_model_len=_read_max_model_len(folder, config),
+            max_model_len=_positive_integer(folder, config, "max_position_embeddings"),
             embedding_size=size if _is_integer(size := config.get("hidden_size")) and size > 0 else None,
             eos_token_ids=eos_token_ids,
             special_ids=special_ids,
@@ -147,18 +152,19 @@ def _refuse_surrogates(text: str, param: str) -> None:
         raise InvalidValue(param, text, "valid Unicode without unpaired surrogates") from None
 
 
-def _read_max_model_len(folder: Path, config: dict[str, Any]) -> int:
-    """The context that the model was made for; where it attends to a shorter sliding window only, that window."""
-    longest = _positive_integer(folder, config, "max_position_embeddings")
-    window = config.get("sliding_window")
-    uses_window = config.get("use_sliding_window", config.get("model_type") not in {"qwen2", "qwen3"})
-    return min(longest, window) if uses_window and isinstance(window, int) and window > 0 else longest
+def _text_part(config: dict[str, Any]) -> dict[str, Any]:
+    """What describes the part of a model that reads and writes text: an object of its own in models that see images
+    too, which may leave what all models of its type have in common to who reads it."""
+    part = config.get("text_config")
+    if not isinstance(part, dict):
+        return config
+    return {**_DEFAULTS_BY_TYPE.get(str(part.get("model_type")), {}), **part}
 
 
-def _read_eos_token_ids(folder: Path, config: dict[str, Any]) -> frozenset[int]:
+def _read_eos_token_ids(folder: Path, *configs: dict[str, Any]) -> frozenset[int]:
     found: set[int] = set()
     generation = read_optional_object(folder, "generation_config.json")
-    for file, source in (("config.json", config), ("generation_config.json", generation)):
+    for file, source in (*(("config.json", config) for config in configs), ("generation_config.json", generation)):
         value = source.get("eos_token_id")
         ids = value if isinstance(value, list) else [] if value is None else [value]
         if not all(_is_integer(id_) and id_ >= 0 for id_ in ids):

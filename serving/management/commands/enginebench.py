@@ -69,7 +69,7 @@ class Command(BaseCommand):
         for name in ("device", "dtype", "backend"):
             options[name] = options[name] or getattr(pool, name)
         if options["check"]:
-            self._check(options["device"], pool.model)
+            self._check(options["device"], options["backend"], pool.model)
             return
         if options["quality"]:
             self._quality(options, pool.model)
@@ -81,12 +81,13 @@ class Command(BaseCommand):
             figures = _measure(options, load, pool)
         self.stdout.write(json.dumps(figures) if options["json"] else _table(figures))
 
-    def _check(self, device: str, model: Path) -> None:
+    def _check(self, device: str, backend: str, model: Path) -> None:
         from serving.engine.models.problem import ModelFolderProblem
         from serving.engine.selfcheck import check_device
 
         try:
-            checks = check_device(device, model)
+            is_triton = backend == "triton" or (backend == "auto" and device.startswith("cuda"))
+            checks = check_device(device, model, backend="triton" if is_triton else "torch")
         except (ModelFolderProblem, ValueError) as problem:
             raise CommandError(str(problem)) from None
         for check in checks:
@@ -165,7 +166,7 @@ def _measure(options: dict[str, Any], load: EngineLoad | None, pool: PoolSetting
         "model": pool.model.name,
         "device": options["device"],
         "dtype": dtype,
-        "weights": weights_of(pool, dtype=dtype),
+        "weights": weights_of(pool, runner.config, dtype=dtype),
         "backend": runner.backend,
         "threads": torch.get_num_threads(),
         "weight_bytes": cost.weight_bytes,

@@ -62,7 +62,7 @@ class Command(BaseCommand):
             pool=PoolName(pool.name),
             model=pool.model.name,
             device=device,
-            dtype=weights_of(pool, dtype=dtype),
+            dtype=weights_of(pool, runner.config, dtype=dtype),
             backend=runner.backend,
             gauge=runner.device_usage,
             masks=runner.masks,

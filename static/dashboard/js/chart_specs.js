@@ -149,6 +149,12 @@ export const CHARTS = [
     leastTop: 1,
     series: [{ label: "a second", field: "preemptions_per_second", color: "wait", line: "solid", fill: "waitFill" }],
   },
+  {
+    id: "guesses_kept",
+    measure: "ratio",
+    leastTop: 1,
+    series: [{ label: "right", field: "draft_acceptance_ratio", color: "load", line: "solid" }],
+  },
   UTILISATION_BY_ENGINE,
   {
     id: "kv",

@@ -5,10 +5,12 @@
  * @typedef {import("./types.js").EngineSnapshot} EngineSnapshot
  */
 import { byId, create, setText } from "./dom.js";
-import { bytes, count, duration, milliseconds, percent } from "./format.js";
+import { bytes, celsius, count, duration, milliseconds, percent, watts } from "./format.js";
 import { shown } from "./selectors.js";
 
 const NUM_COLUMNS = 11;
+/** Columns with a small line below: load and memory. */
+const TWO_LINED = [7, 8];
 /** The end of an id, which tells engines of one host apart. */
 const ID_LENGTH = 12;
 
@@ -54,7 +56,9 @@ function createCells() {
   const others = Array.from({ length: NUM_COLUMNS - 2 }, (_, index) =>
     create("td", { className: index === 0 ? "" : "end num" }),
   );
-  return [name, state, ...others];
+  const cells = [name, state, ...others];
+  for (const index of TWO_LINED) cells[index].append(create("span"), create("small"));
+  return cells;
 }
 
 /**
@@ -78,18 +82,34 @@ function fill(cells, engine, { expected, isCanary }) {
   setText(running, count(engine.num_running));
   setText(waiting, count(engine.num_waiting));
   setText(kv, percent(engine.kv_blocks_total ? engine.kv_blocks_used / engine.kv_blocks_total : null));
-  setText(
-    load,
-    engine.accelerator_ratio === null
-      ? `${percent(engine.busy_ratio)} busy`
-      : `${percent(engine.accelerator_ratio)} GPU`,
-  );
-  setText(
-    memory,
-    engine.accelerator_memory_bytes === null
-      ? `${bytes(engine.rss_bytes)} RSS`
-      : `${bytes(engine.accelerator_memory_bytes)} GPU`,
-  );
+  setLines(load, loadOf(engine));
+  setLines(memory, memoryOf(engine));
   setText(step, milliseconds(engine.last_step_ms));
   setText(uptime, duration(engine.uptime_seconds));
+}
+
+/** @param {HTMLElement} cell @param {[string, string]} lines the second small, or empty */
+function setLines(cell, [first, second]) {
+  setText(cell.children[0], first);
+  setText(cell.children[1], second);
+}
+
+/** @param {EngineSnapshot} engine @returns {[string, string]} */
+function loadOf(engine) {
+  const ratio = engine.accelerator_ratio;
+  const strain = [
+    engine.accelerator_power_watts === null ? "" : watts(engine.accelerator_power_watts),
+    engine.accelerator_celsius === null ? "" : celsius(engine.accelerator_celsius),
+  ];
+  return [
+    ratio === null ? `${percent(engine.busy_ratio)} busy` : `${percent(ratio)} GPU`,
+    strain.filter((part) => part).join(" · "),
+  ];
+}
+
+/** @param {EngineSnapshot} engine @returns {[string, string]} */
+function memoryOf(engine) {
+  if (engine.accelerator_memory_bytes === null) return [`${bytes(engine.rss_bytes)} RSS`, ""];
+  const total = engine.accelerator_memory_total_bytes;
+  return [`${bytes(engine.accelerator_memory_bytes)} GPU`, total === null ? "" : `of ${bytes(total)}`];
 }

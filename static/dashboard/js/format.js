@@ -44,6 +44,16 @@ export function bytes(value) {
   return isKnown(value) ? scaled(value, { step: 1024, units: BINARY_UNITS, gap: " " }) : NOTHING;
 }
 
+/** `612 W` @param {Figure} value @returns {string} */
+export function watts(value) {
+  return isKnown(value) ? `${count(value)} W` : NOTHING;
+}
+
+/** `64 °C` @param {Figure} value @returns {string} */
+export function celsius(value) {
+  return isKnown(value) ? `${count(value)} °C` : NOTHING;
+}
+
 /** `43%`; what is little and not nothing is `<1%` @param {Figure} ratio @returns {string} */
 export function percent(ratio) {
   if (!isKnown(ratio)) return NOTHING;

@@ -10,6 +10,16 @@
 /** Figures and whose they are: the accelerators', the engines', or of some the one and of others the other. */
 /** @typedef {{ratio: number | null, kind: "accelerator" | "busy" | "mixed" | null}} Utilisation */
 /** @typedef {{bytes: number | null, kind: "accelerator" | "rss" | "mixed" | null}} Memory */
+/**
+ * The accelerators' strain: all their memory and power together, and the hottest. Null where one does not tell.
+ *
+ * @typedef {object} Strain
+ * @property {number | null} memoryBytes that there is
+ * @property {number | null} watts drawn
+ * @property {number | null} limitWatts
+ * @property {number | null} celsius
+ * @property {string[]} slowedBy what holds a clock down
+ */
 /** @typedef {{usedRatio: number, cachedRatio: number}} KvShares of all blocks */
 /** @typedef {KvShares & {usedBlocks: number, cachedBlocks: number, totalBlocks: number}} KvUse */
 
@@ -25,6 +35,7 @@
  * @property {number} generatedTokensPerSecond
  * @property {Utilisation} utilisation
  * @property {Memory} memory
+ * @property {Strain | null} strain null where there is no accelerator
  */
 
 /**
@@ -94,6 +105,7 @@ export function totals(state) {
     generatedTokensPerSecond: field("generated_tokens_per_second"),
     utilisation: utilisationOf(engines, field("utilisation_ratio")),
     memory: memoryOf(engines, field("memory_bytes")),
+    strain: strainOf(engines),
   };
 }
 
@@ -159,6 +171,29 @@ function utilisationOf(engines, ratio) {
 function memoryOf(engines, bytes) {
   const kind = kindOf(engines, (engine) => typeof engine.accelerator_memory_bytes === "number", "rss");
   return { bytes: kind === null ? null : bytes, kind };
+}
+
+/** @param {EngineSnapshot[]} engines @returns {Strain | null} */
+function strainOf(engines) {
+  // Engines that share a device tell the same of it.
+  const devices = [...new Map(engines.map((engine) => [engine.accelerator_id, engine])).values()];
+  const told = devices.filter((device) => device.accelerator_id);
+  if (told.length === 0) return null;
+  /** @param {(device: EngineSnapshot) => number | null} figureOf */
+  const known = (figureOf) => {
+    const figures = told.map(figureOf);
+    return figures.includes(null) ? null : /** @type {number[]} */ (figures);
+  };
+  /** @param {number[] | null} figures */
+  const added = (figures) => figures && sum(figures, (figure) => figure);
+  const celsius = known((device) => device.accelerator_celsius);
+  return {
+    memoryBytes: added(known((device) => device.accelerator_memory_total_bytes)),
+    watts: added(known((device) => device.accelerator_power_watts)),
+    limitWatts: added(known((device) => device.accelerator_power_limit_watts)),
+    celsius: celsius && Math.max(...celsius),
+    slowedBy: [...new Set(told.flatMap((device) => device.accelerator_slowed_by))],
+  };
 }
 
 /**

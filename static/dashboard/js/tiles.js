@@ -3,6 +3,7 @@
  *
  * @typedef {import("./state.js").State} State
  * @typedef {import("./selectors.js").Totals} Totals
+ * @typedef {import("./selectors.js").Strain} Strain
  *
  * @typedef {object} Reading what one tile shows
  * @property {string} [title]
@@ -15,7 +16,7 @@
  * @property {boolean} [isMissed] the objective is
  */
 import { create, find, setData, setText } from "./dom.js";
-import { bytes, compact, count, percent, rate, seconds } from "./format.js";
+import { bytes, celsius, compact, count, percent, rate, seconds, watts } from "./format.js";
 import { latency, outcomes, totals } from "./selectors.js";
 
 export const UTILISATION_TITLES = { accelerator: "GPU busy", busy: "Engine busy", mixed: "GPU or engine busy" };
@@ -81,7 +82,7 @@ function nothing() {
 
 /** @param {Totals} now @returns {Record<string, Reading>} */
 function load(now) {
-  const { kv, utilisation, memory } = now;
+  const { kv, utilisation, memory, strain } = now;
   const engines = now.numEngines === 1 ? "1 engine" : `${now.numEngines} engines`;
   return {
     waiting: { value: count(now.waiting), note: `${count(now.waitingTokens)} tokens` },
@@ -102,11 +103,31 @@ function load(now) {
     busy: {
       title: UTILISATION_TITLES[utilisation.kind ?? "busy"],
       value: percent(utilisation.ratio),
-      note: utilisation.kind === "busy" ? "time in steps" : "mean of engines",
+      note: utilisation.kind === "busy" ? "time in steps" : effort(strain) || "mean of engines",
       ratio: utilisation.ratio,
+      hint: strain === null ? "" : strainInWords(strain),
     },
-    memory: { title: MEMORY_TITLES[memory.kind ?? "rss"], value: bytes(memory.bytes), note: engines },
+    memory: {
+      title: MEMORY_TITLES[memory.kind ?? "rss"],
+      value: bytes(memory.bytes),
+      note: memory.kind === "accelerator" && strain?.memoryBytes ? `of ${bytes(strain.memoryBytes)}` : engines,
+    },
   };
+}
+
+/** `612 W · 64 °C` @param {Strain | null} strain */
+function effort(strain) {
+  if (strain === null) return "";
+  return [strain.watts === null ? "" : watts(strain.watts), strain.celsius === null ? "" : celsius(strain.celsius)]
+    .filter((part) => part)
+    .join(" · ");
+}
+
+/** @param {Strain} strain */
+function strainInWords(strain) {
+  const most = strain.watts === null || strain.limitWatts === null ? "" : `At most ${watts(strain.limitWatts)}.`;
+  const slowed = strain.slowedBy.length ? `The clock is held down by ${strain.slowedBy.join(" and ")}.` : "";
+  return [most, slowed].filter((part) => part).join(" ");
 }
 
 /** What users feel of it, against the objectives. @param {State} state @returns {Record<string, Reading>} */

@@ -62,14 +62,24 @@
  * @property {number} generated_tokens_total
  * @property {number} preemptions_total
  * @property {number} padded_tokens_total
+ * @property {number} discarded_tokens_total
  * @property {number} busy_ratio
  * @property {number} last_step_ms
  * @property {number} rss_bytes
  * @property {number} uptime_seconds
  * @property {number | null} accelerator_ratio
  * @property {number | null} accelerator_memory_bytes
+ * @property {string} accelerator_id the same where engines share a device, and empty where there is none
+ * @property {number | null} accelerator_memory_total_bytes
+ * @property {number | null} accelerator_power_watts
+ * @property {number | null} accelerator_power_limit_watts
+ * @property {number | null} accelerator_celsius
+ * @property {number | null} accelerator_clock_mhz
+ * @property {string[]} accelerator_slowed_by what holds its clock down: power, heat or hardware
  * @property {number} prefix_query_tokens_total
  * @property {number} prefix_hit_tokens_total
+ * @property {number} drafted_tokens_total
+ * @property {number} accepted_tokens_total
  */
 
 /** @typedef {(number | null)[][][]} Percentiles seconds, `[window][interval][percentile]` as `Hello` orders them */

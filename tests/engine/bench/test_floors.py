@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from serving.engine.bench.floors import DecoderCost, decoder_cost, floor_ms, limit_tokens_per_second
 from serving.engine.bench.limits import Limits, LimitsProbe, median_limits
 from serving.engine.bench.loads import EngineLoad
 from serving.engine.models.config import ModelConfig, RopeConfig
+from serving.engine.models.layer_config import ExpertsConfig, LayerConfig
 
 COST = DecoderCost(
     weight_bytes=2_000_000_000, kv_bytes_per_token=1_000_000, layer_weights=9 * 10**8, output_weights=10**8
@@ -41,8 +44,34 @@ def test_weights_are_counted_by_layer_and_output_and_a_position_by_layer_and_hea
     assert tied.kv_bytes_per_token == 2 * 3 * 2 * 16 * 2
 
 
+def test_a_window_bounds_what_is_read_of_a_context() -> None:
+    windowed = dataclasses.replace(COST, windows=(100, None, 100, None))
+    for context_tokens, seen in ((50, 50), (100, 100), (300, 200)):
+        read = windowed.decode_bytes(batch=4, context_tokens=context_tokens)
+        assert read == COST.decode_bytes(batch=4, context_tokens=seen)
+
+
+def test_a_step_reads_the_experts_that_its_tokens_have() -> None:
+    experts = ExpertsConfig(num_experts=8, num_active=2, intermediate_size=16, normalised=True)
+    layers = (LayerConfig(is_sparse=True), LayerConfig(), LayerConfig(is_sparse=True))
+    config = dataclasses.replace(_config(tied=True), architecture="Qwen3MoeForCausalLM", experts=experts, layers=layers)
+    attention, norms, mlp, expert = 64 * (64 + 2 * 32) + 64 * 64, 2 * 64, 3 * 64 * 128, 3 * 64 * 16
+    layer_weights = 3 * (attention + norms) + mlp + 2 * (8 * 64 + 2 * expert)
+    num_weights = layer_weights + 100 * 64
+    cost = decoder_cost(config, weight_bytes=2 * num_weights, kv_bytes=2)
+    assert cost.layer_weights == layer_weights
+
+    def read(batch: int) -> float:
+        return cost.decode_bytes(batch=batch, context_tokens=0)
+
+    assert read(1) == 2 * num_weights
+    # Of two tokens, one expert in four of the second is one of the first's.
+    assert read(2) == pytest.approx(2 * num_weights + 2 * 2 * expert * 1.5)
+    assert read(1000) == pytest.approx(2 * num_weights + 2 * 2 * expert * 6)
+
+
 def test_limits_are_measured_and_their_median_is_by_field() -> None:
-    measured = LimitsProbe(read_bytes=2**20, matmul_size=32).measure(num_tries=1)
+    measured = LimitsProbe(read_bytes=2**20, matmul_size=256).measure(num_tries=2)
     assert measured.bandwidth_gb_per_second > 0
     assert measured.matmul_gflops > 0
     several = [Limits(bandwidth_gb_per_second=a, matmul_gflops=b) for a, b in ((1, 30), (2, 10), (3, 20))]

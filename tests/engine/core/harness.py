@@ -1,11 +1,11 @@
-"""An engine over a cache without a model: what it reads back decides the next token, so a wrong block shows as text."""
+"""An engine over a runner without a model, and what its owners hear of it, checked as it comes."""
 
 from __future__ import annotations
 
-import array
 import zlib
-from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from serving.contracts.ids import OwnerId, RequestId
 from serving.contracts.messages import (
@@ -17,100 +17,21 @@ from serving.contracts.messages import (
     Scheduled,
     SequenceKey,
     Submit,
-    TokenLogprobs,
     Tokens,
 )
 from serving.contracts.sampling import SamplingParams
 from serving.contracts.tunables import Tunables
 from serving.engine.engine import Engine
-from serving.engine.plan import PlannedChunk, StepPlan, StepResult
+from serving.engine.plan import StepPlan
 from serving.engine.sequence import Sequence
 from serving.engine.stats import EngineCounts
+from tests.engine.core.runners import EOS, AheadCacheRunner, CacheRunner, embedding_of, next_token
 
-EOS = 0
 OWNER = OwnerId("owner")
-Script = Callable[[list[int], PlannedChunk], int]
-
-
-def next_token(context: list[int], *, seed: int, sample_index: int, vocab_size: int = 40) -> int:
-    """The token after `context`: a function of it, the seed and the position, EOS now and then."""
-    data = array.array("q", [*context, seed, sample_index]).tobytes()
-    return zlib.crc32(data) % vocab_size
-
-
-class CacheRunner:
-    """Owns a cache that holds token ids where a model's would hold keys and values."""
-
-    def __init__(
-        self, *, num_blocks: int = 64, block_size: int = 4, max_model_len: int = 4096, vocab_size: int = 40
-    ) -> None:
-        self.num_blocks = num_blocks
-        self.block_size = block_size
-        self.max_model_len = max_model_len
-        self.eos_token_ids = frozenset({EOS})
-        self.vocab_size = vocab_size
-        self.plans: list[StepPlan] = []
-        self.before_run: Callable[[StepPlan], None] | None = None
-        """Called while the plan is in flight; what it raises is the step's failure."""
-        self.before_each_run: Callable[[], None] = lambda: None
-        """Called before that, in all tests, to look at what was scheduled."""
-        self.failing_keys: set[SequenceKey] = set()
-        self.script: Script | None = None
-        self._cache: list[int | None] = [None] * (num_blocks * block_size)
-
-    def run(self, plan: StepPlan) -> StepResult:
-        self.plans.append(plan)
-        self.before_each_run()
-        if self.before_run is not None:
-            self.before_run(plan)
-        written: set[int] = set()
-        for chunk in plan.chunks:
-            slots = [self._slot(chunk, position) for position in range(chunk.start, chunk.end)]
-            assert not written.intersection(slots), "two sequences write to one slot"
-            written.update(slots)
-            for slot, token_id in zip(slots, chunk.token_ids, strict=True):
-                self._cache[slot] = token_id
-        errors = {index: "bad logits" for index, chunk in enumerate(plan.chunks) if chunk.key in self.failing_keys}
-        result = StepResult([self._sample(chunk) for chunk in plan.chunks], errors=errors)
-        for index, chunk in enumerate(plan.chunks):
-            if chunk.params.num_logprobs is not None and chunk.samples:
-                result.logprobs[index] = [_told_of(token_id) for token_id in result.token_ids[index]]
-            if chunk.reads_prompt:
-                read = chunk.context[chunk.start + 1 : min(chunk.end + 1, chunk.num_prompt_tokens)]
-                result.prompt_logprobs[index] = [_told_of(token_id) for token_id in read]
-            if chunk.embeds:
-                total = (chunk.hidden_sum or []) + self._cache_from(chunk, chunk.start)
-                if chunk.ends_embedding:
-                    result.embeddings[index] = embedding_of(total)
-                else:
-                    result.hidden_sums[index] = total
-        return result
-
-    def _slot(self, chunk: PlannedChunk, position: int) -> int:
-        return chunk.block_table[position // self.block_size] * self.block_size + position % self.block_size
-
-    def _sample(self, chunk: PlannedChunk) -> list[int]:
-        if not chunk.samples:
-            return []
-        read = self._cache_from(chunk, 0)
-        if self.script is not None:
-            return [self.script(read, chunk)]
-        return [next_token(read, seed=chunk.params.seed, sample_index=chunk.sample_index, vocab_size=self.vocab_size)]
-
-    def _cache_from(self, chunk: PlannedChunk, start: int) -> list[int]:
-        context = [self._cache[self._slot(chunk, position)] for position in range(start, chunk.end)]
-        read = [token_id for token_id in context if token_id is not None]
-        assert len(read) == chunk.end - start, "a position was read that nobody wrote"
-        return read
-
-
-def embedding_of(prompt_ids: list[int]) -> bytes:
-    """What stands for the embedding of a prompt of which each token was computed once, in order."""
-    return array.array("q", prompt_ids).tobytes()
-
-
-def _told_of(token_id: int) -> TokenLogprobs:
-    return TokenLogprobs(-1.0, [token_id], [-1.0])
+LOOKS_AHEAD = False
+"""What a World does that is not told. The fixture `either_runner` runs a test with both."""
+step_by_step = pytest.mark.parametrize("either_runner", [False], indirect=True, ids=["step by step"])
+"""For what counts on each step's result being there before the next is planned."""
 
 
 def params(max_tokens: int = 8, **changes: Any) -> SamplingParams:
@@ -248,16 +169,19 @@ def _check_logprobs(request: Submit, event: Tokens) -> None:
 class World:
     """Owns an engine, its clock and the ledger of what it said."""
 
-    def __init__(self, *, tunables: dict[str, Any] | None = None, **runner: Any) -> None:
+    def __init__(
+        self, *, tunables: dict[str, Any] | None = None, looks_ahead: bool | None = None, **runner: Any
+    ) -> None:
         self.now = 1000.0
-        self.runner = CacheRunner(**runner)
+        self.looks_ahead = LOOKS_AHEAD if looks_ahead is None else looks_ahead
+        self.runner = AheadCacheRunner(**runner) if self.looks_ahead else CacheRunner(**runner)
         self.tunables = Tunables().changed({"kv_watermark_ratio": 0, **(tunables or {})})
         self.engine = Engine(self.runner, tunables=self.tunables, clock=lambda: self.now)
         self.ledger = Ledger()
         self._version = 0
         self._begun_before: set[tuple[int, int]] = set()
         self._num_new_long = 0
-        self.runner.before_each_run = self._count_long
+        self.runner.before_each_run = self._look_at_plan
 
     def submit(self, *requests: Submit) -> None:
         for request in requests:
@@ -347,6 +271,11 @@ class World:
     def _running(self) -> list[Sequence]:
         return self.engine._scheduler._roster.running
 
+    def _look_at_plan(self) -> None:
+        self._count_long()
+        if self.looks_ahead:
+            self.engine.check_invariants()  # while two plans are in flight: after the step, one of them has landed
+
     def _count_long(self) -> None:
         """How many long ones are in prefill of those that started since the tunables last changed."""
         most = self.tunables.long_prompt_tokens
@@ -356,10 +285,10 @@ class World:
     def _check_plan(self, plan: StepPlan, before: EngineCounts) -> None:
         assert 0 < plan.num_tokens <= self.tunables.max_batch_tokens
         assert len({chunk.key for chunk in plan.chunks}) == len(plan.chunks)
-        assert sum(len(chunk.token_ids) for chunk in plan.chunks) == plan.num_tokens
+        assert sum(chunk.num_rows for chunk in plan.chunks) == plan.num_tokens
         for chunk in plan.chunks:
             assert len(chunk.token_ids) > 0
-            assert len(chunk.block_table) * self.runner.block_size >= chunk.end
+            assert len(chunk.block_table) * self.runner.block_size >= chunk.start + chunk.num_rows
             if chunk.is_prefill:
                 assert len(chunk.token_ids) <= self.tunables.max_prefill_chunk
         assert self.tunables.mode == "static" or self._num_new_long <= self.tunables.max_long_prefills

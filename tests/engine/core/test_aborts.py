@@ -9,7 +9,9 @@ import pytest
 from serving.contracts.ids import OwnerId
 from serving.contracts.messages import Finished
 from serving.engine.plan import StepPlan
-from tests.engine.core.harness import World, submit
+from tests.engine.core.harness import World, step_by_step, submit
+
+pytestmark = pytest.mark.usefixtures("either_runner")
 
 
 def _waiting(world: World) -> None:
@@ -56,6 +58,7 @@ def test_aborts_in_any_state(reach: Callable[[World], None]) -> None:
     world.check_ended()
 
 
+@step_by_step
 @pytest.mark.parametrize("last", [False, True])
 def test_aborts_while_its_step_is_in_flight(last: bool) -> None:
     world = World(num_blocks=64)

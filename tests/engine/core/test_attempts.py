@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from serving.contracts.messages import Accepted, Finished, Tokens
 from serving.engine.plan import StepPlan
-from tests.engine.core.harness import World, run_alone, submit
+from tests.engine.core.harness import World, run_alone, step_by_step, submit
+
+pytestmark = pytest.mark.usefixtures("either_runner")
 
 
 def test_a_duplicate_submit_is_ignored(world: World) -> None:
@@ -36,6 +40,7 @@ def test_an_older_attempt_that_comes_late_is_ignored(world: World) -> None:
     world.check_ended()
 
 
+@step_by_step
 def test_a_newer_attempt_takes_the_older_ones_place(world: World) -> None:
     first = submit("a", max_tokens=12, ignore_eos=True)
     world.submit(first)

@@ -9,7 +9,10 @@ from serving.contracts.messages import SequenceKey
 from serving.contracts.tunables import Tunables
 from serving.engine.plan import StepResult
 from serving.engine.scheduler import Scheduler
-from tests.engine.core.harness import EOS, World, submit
+from tests.engine.core.harness import World, step_by_step, submit
+from tests.engine.core.runners import EOS
+
+pytestmark = pytest.mark.usefixtures("either_runner")
 
 
 @pytest.fixture
@@ -240,6 +243,7 @@ def test_a_static_batch_of_long_prompts_fills_its_places() -> None:
     assert world.counts().num_running == 3
 
 
+@step_by_step
 @pytest.mark.parametrize("order", ["fcfs", "priority", "fair"])
 @pytest.mark.parametrize("mode", ["continuous", "static"])
 def test_the_engine_is_awake_just_when_it_can_compute(mode: str, order: str) -> None:

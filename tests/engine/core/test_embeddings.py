@@ -9,7 +9,8 @@ import pytest
 
 from serving.contracts.messages import Finished, Refused, Scheduled, Submit, Tokens
 from serving.engine.plan import MOST_READ_TOKENS, StepPlan, StepResult
-from tests.engine.core.harness import World, embedding_of, submit
+from tests.engine.core.harness import World, submit
+from tests.engine.core.runners import embedding_of
 
 
 def asking(name: str = "e", *, prompt: int = 20, **options: Any) -> Submit:

@@ -10,7 +10,10 @@ from serving.contracts.messages import Accepted, Finished, Tokens
 from serving.contracts.tunables import Tunables
 from serving.engine.plan import PlannedChunk, StepResult
 from serving.engine.scheduler import Scheduler
-from tests.engine.core.harness import EOS, World, submit
+from tests.engine.core.harness import World, step_by_step, submit
+from tests.engine.core.runners import EOS
+
+pytestmark = pytest.mark.usefixtures("either_runner")
 
 
 def _scripted(tokens: list[int]) -> World:
@@ -66,6 +69,7 @@ def test_stop_wins_where_the_last_allowed_token_is_eos() -> None:
     assert world.reason("a") == "stop"
 
 
+@step_by_step
 def test_a_failed_row_ends_alone(world: World) -> None:
     world.submit(*[submit(name, max_tokens=9, ignore_eos=True) for name in "abc"])
     world.step(2)
@@ -106,6 +110,7 @@ def test_of_several_tokens_at_once_those_after_the_end_are_dropped(
         assert following.chunks[0].sample_index == 3
 
 
+@step_by_step
 def test_first_tokens_and_finish_carry_the_timings(world: World) -> None:
     world.retune(max_prefill_chunk=4)
     world.submit(submit("a", prompt=8, max_tokens=3, ignore_eos=True, waited=2.0))

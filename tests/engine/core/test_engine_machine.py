@@ -22,6 +22,7 @@ from serving.contracts.tunables import describe
 from serving.engine.plan import StepPlan
 from tests.engine.core.harness import World, submit
 from tests.engine.core.machines import run_machine
+from tests.engine.core.runners import AheadCacheRunner
 
 pytestmark = pytest.mark.heavy
 
@@ -47,6 +48,8 @@ _TUNABLES = {
     "kv_limit_ratio": st.sampled_from([1.0, 1.0, 0.8, 0.5, 0.01]),
     "kv_watermark_ratio": st.sampled_from([0.0, 0.02, 0.5]),
     "prefix_caching": st.sampled_from(["on", "off"]),
+    "speculation": st.sampled_from(["off", "on"]),
+    "max_draft_tokens": st.sampled_from([8, 4, 1, 16]),
 }
 _REQUESTS = st.fixed_dictionaries(
     {
@@ -64,6 +67,7 @@ _REQUESTS = st.fixed_dictionaries(
         "timeout_seconds": st.sampled_from([None, None, None, 9.0, 0.4, 5.2, 0.0, float("nan")]),
         "cache_salt": st.sampled_from(["", "", "", "pepper"]),
         "num_logprobs": st.sampled_from([None, None, 0, 2]),
+        "frequency_penalty": st.sampled_from([0.0] * 7 + [0.5]),
     }
 )
 """The pool holds 48 tokens: a few are refused, most want half of it or more."""
@@ -76,9 +80,11 @@ def test_every_tunable_is_retuned_at_random() -> None:
 class EngineMachine(RuleBasedStateMachine):
     """Owns a world with a small pool, so that memory is short most of the time."""
 
+    looks_ahead = False
+
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(num_blocks=12, vocab_size=60)
+        self.world = World(num_blocks=12, vocab_size=60, looks_ahead=self.looks_ahead)
         self.num_requests = 0
         self.may_drain = False
 
@@ -220,6 +226,31 @@ class EngineMachine(RuleBasedStateMachine):
         return self.world.ledger.submitted[keys[-1 - data.draw(st.integers(0, min(len(keys) - 1, 12)))]]
 
 
+class AheadMachine(EngineMachine):
+    """The same with a plan in flight between steps."""
+
+    looks_ahead = True
+
+    @rule(chance=st.integers(0, 3))
+    def fail_to_launch(self, chance: int) -> None:
+        self._ahead_runner.failing_launches = int(chance == 3)
+
+    @invariant()
+    def nobody_gives_way_for_a_step_ahead(self) -> None:
+        departed = self.world.engine._departed
+        assert departed is None or not (departed.is_behind and departed.preempted_keys)
+
+    def teardown(self) -> None:
+        self._ahead_runner.failing_launches = 0
+        super().teardown()
+        assert self.world.engine._departed is None
+
+    @property
+    def _ahead_runner(self) -> AheadCacheRunner:
+        assert isinstance(self.world.runner, AheadCacheRunner)
+        return self.world.runner
+
+
 def _attempt(request: Submit, attempt: int, delivered: list[int]) -> Submit:
     return msgspec.structs.replace(request, attempt=attempt, generated_ids=list(delivered))
 
@@ -228,7 +259,21 @@ def test_any_course_of_events_keeps_every_promise() -> None:
     assert run_machine(EngineMachine, max_examples=300, num_steps=50) > 5000
 
 
+def test_any_course_of_events_keeps_every_promise_while_the_engine_looks_ahead() -> None:
+    num_behind = 0
+
+    class Counted(AheadMachine):
+        def teardown(self) -> None:
+            nonlocal num_behind
+            super().teardown()
+            num_behind += self._ahead_runner.num_launched_behind
+
+    assert run_machine(Counted, max_examples=200, num_steps=50) > 3000
+    assert num_behind > 1000
+
+
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-def test_any_course_of_a_hundred_thousand_steps_keeps_every_promise() -> None:
-    assert run_machine(EngineMachine, max_examples=1300, num_steps=100) >= 100_000
+@pytest.mark.parametrize("machine", [EngineMachine, AheadMachine])
+def test_any_course_of_a_hundred_thousand_steps_keeps_every_promise(machine: type[EngineMachine]) -> None:
+    assert run_machine(machine, max_examples=1300, num_steps=100) >= 100_000

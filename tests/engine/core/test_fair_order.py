@@ -11,7 +11,7 @@ from serving.engine.fairness import GENERATED_TOKEN_COST, PROMPT_TOKEN_COST
 from serving.engine.plan import StepPlan
 from tests.engine.core.harness import World, submit
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("either_runner")]
 
 
 def _world(**changes: object) -> World:

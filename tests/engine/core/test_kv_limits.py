@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.core.harness import World, submit
+from tests.engine.core.harness import World, step_by_step, submit
+
+pytestmark = pytest.mark.usefixtures("either_runner")
 
 
 def test_joins_stop_at_the_limit() -> None:
@@ -64,6 +66,7 @@ def test_a_sequence_alone_may_use_the_whole_pool(ratio: float) -> None:
     world.check_ended()
 
 
+@step_by_step
 def test_growth_does_not_pass_the_limit_while_others_run() -> None:
     world = World(num_blocks=20, tunables={"kv_limit_ratio": 0.5})
     world.submit(*[submit(name, prompt=15, max_tokens=9, ignore_eos=True) for name in "ab"])
@@ -75,6 +78,7 @@ def test_growth_does_not_pass_the_limit_while_others_run() -> None:
     world.check_ended()
 
 
+@step_by_step
 def test_growth_above_a_lowered_limit_preempts_no_more_than_it_takes() -> None:
     world = World(num_blocks=40)
     world.submit(*[submit(name, prompt=15, max_tokens=9, ignore_eos=True) for name in "abcd"])

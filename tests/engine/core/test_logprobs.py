@@ -8,7 +8,8 @@ import pytest
 
 from serving.contracts.messages import TokenLogprobs, Tokens
 from serving.engine.plan import MOST_READ_TOKENS, StepPlan, StepResult
-from tests.engine.core.harness import EOS, World, submit
+from tests.engine.core.harness import World, submit
+from tests.engine.core.runners import EOS
 
 
 def _entry(position: int, token_id: int) -> TokenLogprobs:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from serving.engine.long_lane import PATIENCE_SECONDS
-from tests.engine.core.harness import World, submit
+from tests.engine.core.harness import World, step_by_step, submit
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("either_runner")]
 
 
 def _world(*, num_blocks: int = 4096, **changes: object) -> World:
@@ -56,6 +56,7 @@ def test_the_long_keep_their_order_among_themselves() -> None:
     assert list(dict.fromkeys(ended)) == [f"long{i}" for i in range(4)]
 
 
+@step_by_step
 def test_a_long_prompt_does_not_keep_short_ones_from_their_prefill() -> None:
     """C77, first half: one prompt of 8,000 tokens and 20 short ones."""
     world = _world(max_batch_tokens=512, max_prefill_chunk=512)
@@ -181,6 +182,7 @@ def test_the_lane_is_for_what_is_still_to_be_computed() -> None:
     world.check_ended()
 
 
+@step_by_step
 def test_what_became_cached_while_it_waited_needs_no_lane() -> None:
     world = _world()
     prompt = list(range(1, 900))

@@ -8,9 +8,9 @@ import pytest
 
 from serving.contracts.messages import Refused
 from serving.engine.order import AGEING_SECONDS
-from tests.engine.core.harness import World, submit
+from tests.engine.core.harness import World, step_by_step, submit
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("either_runner")]
 
 ORDERS = ["fcfs", "priority", "fair"]
 
@@ -99,6 +99,7 @@ def test_the_least_urgent_gives_way() -> None:
     world.check_ended()
 
 
+@step_by_step
 def test_a_change_of_order_ranks_the_waiting_anew() -> None:
     world = _one_place("fcfs")
     for name, priority, tenant in (("a", 1, "x"), ("b", 0, "x"), ("c", -1, "x"), ("d", 3, "y"), ("e", 2, "x")):

@@ -7,13 +7,14 @@ from collections import Counter
 import pytest
 
 from serving.contracts.messages import Finished, Tokens
-from tests.engine.core.harness import World, submit
+from tests.engine.core.harness import World, step_by_step, submit
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("either_runner")]
 
 ORDERS = ["fcfs", "priority", "fair"]
 
 
+@step_by_step
 def test_preempts_newest_when_pool_is_empty() -> None:
     world = World(num_blocks=9)
     for name in "abc":

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from serving.contracts.messages import Finished
-from tests.engine.core.harness import World, submit
+from tests.engine.core.harness import World, step_by_step, submit
 from tests.engine.core.prefixes import hits, prefix_and, starts_of
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("either_runner")]
 
 
 def test_cached_blocks_are_told_apart_from_those_in_use(world: World) -> None:
@@ -48,6 +48,7 @@ def test_a_hit_that_nobody_holds_takes_its_room() -> None:
     world.check_ended()
 
 
+@step_by_step
 def test_a_hit_that_is_held_takes_no_room() -> None:
     world = World(num_blocks=16, tunables={"kv_limit_ratio": 7 / 16})
     world.submit(submit("holder", prompt=prefix_and(1), max_tokens=4, ignore_eos=True))
@@ -59,6 +60,7 @@ def test_a_hit_that_is_held_takes_no_room() -> None:
     world.check_ended()
 
 
+@step_by_step
 def test_five_thousand_prompts_of_twenty_pools_all_run_without_waiting() -> None:
     """Case C8: what ended must not keep what comes from its memory."""
     world = World(num_blocks=500, block_size=16)
@@ -157,6 +159,7 @@ def test_turning_it_off_drops_what_is_cached_and_looks_nothing_up(world: World) 
     world.check_ended()
 
 
+@step_by_step
 def test_turning_it_off_takes_nothing_from_those_that_share(world: World) -> None:
     world.submit(submit("a", prompt=prefix_and(1), max_tokens=30, ignore_eos=True))
     world.step()
@@ -170,6 +173,7 @@ def test_turning_it_off_takes_nothing_from_those_that_share(world: World) -> Non
     world.check_ended()
 
 
+@step_by_step
 def test_turned_on_again_it_finds_what_started_since(world: World) -> None:
     world.retune(prefix_caching="off")
     world.submit(submit("a", prompt=prefix_and(1), max_tokens=30, ignore_eos=True))

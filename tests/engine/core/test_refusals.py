@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from serving.contracts.messages import Accepted, Refused
-from tests.engine.core.harness import World, submit
+from tests.engine.core.harness import World, step_by_step, submit
+
+pytestmark = pytest.mark.usefixtures("either_runner")
 
 
 def test_refuses_what_exceeds_the_context_limit_and_names_the_numbers() -> None:
@@ -127,6 +129,7 @@ def test_one_that_came_later_and_may_wait_less_is_refused_before_others() -> Non
     world.check_ended()
 
 
+@step_by_step
 def test_own_timeout_refuses_nobody_who_began_once() -> None:
     world = World(num_blocks=8, tunables={"max_running": 2})
     world.submit(*[submit(n, prompt=14, max_tokens=10, ignore_eos=True, timeout_seconds=0.5) for n in "ab"])

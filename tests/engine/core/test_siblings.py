@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from serving.contracts.messages import Submit
-from tests.engine.core.harness import World, submit
+from tests.engine.core.harness import World, step_by_step, submit
 from tests.engine.core.prefixes import hits
+
+pytestmark = pytest.mark.usefixtures("either_runner")
 
 PROMPT = list(range(200, 222))
 """Five full blocks of four tokens, and two tokens more."""
@@ -31,6 +33,7 @@ def prefills(world: World, name: str = "many") -> dict[int, int]:
 
 
 @CACHING
+@step_by_step
 def test_the_prompt_is_computed_once_and_held_once(caching: str) -> None:
     world = World(num_blocks=64, tunables={"prefix_caching": caching})
     world.submit(*choices(8))

@@ -22,9 +22,10 @@ from serving.engine.models.config import read_config
 from serving.engine.models.cpu_model import CpuModel
 from serving.engine.models.loader import DecoderWeights, load_weights
 from serving.engine.models.model import Batch, Model
-from serving.engine.models.quantised_weights import as_if_quantised
+from serving.engine.models.quantised_weights import in_format
 from serving.engine.models.torch_model import TorchModel
-from tests.engine.tiny_models import FAMILIES, SHAPES
+from serving.engine.models.weights import DenseWeights
+from tests.engine.tiny_models import KERNEL_FAMILIES, SHAPES
 
 pytestmark = pytest.mark.heavy
 
@@ -88,11 +89,11 @@ class _Models:
     def __init__(self, folder: Path, kernels: Library, weight_format: WeightFormat = "bfloat16") -> None:
         self.config = read_config(folder)
         weights = load_weights(folder, self.config, dtype=torch.bfloat16, device=_CPU)
-        wide = as_if_quantised(_wide(weights), weight_format)
+        wide = in_format(_wide(weights), weight_format)
         self.ours = CpuModel(
             self.config, weights, kernels=kernels, num_blocks=_NUM_BLOCKS, num_threads=2, weight_format=weight_format
         )
-        self.pytorch = self._torch_model(as_if_quantised(weights, weight_format), torch.bfloat16)
+        self.pytorch = self._torch_model(in_format(weights, weight_format), torch.bfloat16)
         self.exact = self._torch_model(wide, torch.float32)
 
     def _torch_model(self, weights: DecoderWeights, dtype: torch.dtype) -> TorchModel:
@@ -134,7 +135,7 @@ def _assert_as_exact_as_pytorch(models: _Models, *lengths: int, chunk: int, time
     assert pytorch.max() < 0.2
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *SHAPES])
+@pytest.mark.parametrize("family", [*KERNEL_FAMILIES, *SHAPES])
 def test_every_family_and_shape_equals_pytorch(
     kernels: Library, family: str, tiny_model: Callable[[str], Path]
 ) -> None:
@@ -151,11 +152,17 @@ def test_quantised_weights_mean_what_they_stand_for(
     _assert_as_exact_as_pytorch(models, 9, 60, chunk=20, times=times)
 
 
-@pytest.mark.parametrize("weight_format", ["bfloat16", "int8", "int4", "w8a8"])
+@pytest.mark.parametrize(
+    ("family", "weight_format"),
+    [
+        *(("qwen3", weight_format) for weight_format in ("bfloat16", "int8", "int4", "w8a8")),
+        *((family, "bfloat16") for family in ("mistral-windowed", "qwen2-windowed", "phi4-mini")),
+    ],
+)
 def test_logits_are_the_same_bit_for_bit_alone_together_and_in_chunks(
-    kernels: Library, weight_format: WeightFormat, tiny_model: Callable[[str], Path]
+    kernels: Library, family: str, weight_format: WeightFormat, tiny_model: Callable[[str], Path]
 ) -> None:
-    models = _Models(tiny_model("qwen3"), kernels, weight_format)
+    models = _Models(tiny_model(family), kernels, weight_format)
     ours = models.ours
     lengths = [1, 16, 17, 100, 255, 256, 257, 600]
     together = _all_logits(ours, models.contexts(*lengths), chunk=1000)
@@ -249,7 +256,10 @@ def test_a_weight_that_is_not_finite_shows(
     folder = tiny_model("llama")
     config = read_config(folder)
     weights = load_weights(folder, config, dtype=torch.bfloat16, device=_CPU)
-    getattr(weights.layers[1], part)[0, 0] = torch.nan
+    layer = weights.layers[1]
+    assert isinstance(layer.feed_forward, DenseWeights)
+    matrix = layer.qkv if part == "qkv" else layer.feed_forward.gate_up
+    matrix.plain()[0, 0] = torch.nan
     ours = CpuModel(
         config, weights, kernels=kernels, num_blocks=_NUM_BLOCKS, num_threads=2, weight_format=weight_format
     )

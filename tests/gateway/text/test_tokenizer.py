@@ -29,17 +29,24 @@ def test_knows_name_bounds_and_special_tokens(tmp_path: Path) -> None:
     assert model.special_ids == {0, 1}
 
 
-@pytest.mark.parametrize(
-    ("config", "longest"),
-    [
-        ({"model_type": "mistral", "sliding_window": 512}, 512),
-        ({"model_type": "mistral", "sliding_window": None}, 1024),
-        ({"model_type": "qwen2", "sliding_window": 512}, 1024),
-        ({"model_type": "qwen2", "sliding_window": 512, "use_sliding_window": True}, 512),
-    ],
-)
-def test_context_ends_where_the_sliding_window_does(tmp_path: Path, config: dict[str, object], longest: int) -> None:
-    assert TextModel.load(write_folder(tmp_path, build_byte_level(), **config)).max_model_len == longest
+def test_a_sliding_window_ends_no_context(tmp_path: Path) -> None:
+    """The layers that have one see the tokens before it through those below."""
+    folder = write_folder(tmp_path, build_byte_level(), model_type="mistral", sliding_window=512)
+    assert TextModel.load(folder).max_model_len == 1024
+
+
+def test_of_a_model_that_sees_images_the_part_that_speaks_counts(tmp_path: Path) -> None:
+    text = {"vocab_size": 900, "max_position_embeddings": 2048, "hidden_size": 64, "eos_token_id": 5}
+    folder = write_folder(tmp_path, build_byte_level(), vocab_size=None, text_config=text, eos_token_id=[1, 7])
+    model = TextModel.load(folder)
+    assert (model.vocab_size, model.max_model_len, model.embedding_size) == (900, 2048, 64)
+    assert model.eos_token_ids == {1, 5, 7}
+
+
+def test_what_published_files_leave_open_is_known(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, build_byte_level(), text_config={"model_type": "gemma3_text", "hidden_size": 2560})
+    model = TextModel.load(folder)
+    assert (model.vocab_size, model.max_model_len, model.embedding_size) == (262_208, 131_072, 2560)
 
 
 def test_special_tokens_are_added_where_the_tokenizer_says_so(tokenizer_folders: dict[str, Path]) -> None:

@@ -30,6 +30,7 @@ export const POINT_FIELDS = [
   "refusals_per_second",
   "utilisation_by_engine",
   "memory_by_engine",
+  "draft_acceptance_ratio",
 ];
 export const WINDOWS = [10, 60, 300, 900];
 export const INTERVALS = ["queue_time_seconds", "ttft_seconds", "itl_seconds", "e2e_seconds"];
@@ -86,6 +87,7 @@ export function point(unixSeconds, values = {}) {
     refusals_per_second: {},
     utilisation_by_engine: {},
     memory_by_engine: {},
+    draft_acceptance_ratio: null,
   };
   const all = { ...defaults, ...values, unix_seconds: unixSeconds };
   return POINT_FIELDS.map((field) => all[field]);
@@ -105,6 +107,13 @@ export function engine(values = {}) {
     rss_bytes: 1000,
     accelerator_ratio: null,
     accelerator_memory_bytes: null,
+    accelerator_id: "",
+    accelerator_memory_total_bytes: null,
+    accelerator_power_watts: null,
+    accelerator_power_limit_watts: null,
+    accelerator_celsius: null,
+    accelerator_clock_mhz: null,
+    accelerator_slowed_by: [],
     ...values,
   };
 }

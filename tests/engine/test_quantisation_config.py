@@ -1,0 +1,71 @@
+"""What a folder says of its quantised weights is read, or refused by the name of what is not supported."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.engine.models.config import read_config
+from serving.engine.models.problem import ModelFolderProblem
+from tests.engine.quantised_folders import CONFIG, LAYOUTS, gptq_config
+
+
+def _compressed(**changes: Any) -> dict[str, Any]:
+    config = json.loads(json.dumps(LAYOUTS["compressed-int4"].config))
+    config["config_groups"]["group_0"]["weights"] |= changes
+    return config
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"quant_method": "bitsandbytes"}, "quant_method: 'bitsandbytes' is not supported; supported are awq"),
+        ({"quant_method": "mxfp4"}, "quant_method: 'mxfp4' is not supported"),
+        ({"quant_method": ["awq"]}, r"quant_method: \['awq'\] is not supported"),
+        ("awq", "quantization_config: must be an object"),
+        ({"quant_method": "awq", "bits": 3}, "bits: 3 is not supported; supported are 4"),
+        ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version: 'gemv' is not supported; supported are gemm"),
+        ({"quant_method": "awq", "bits": 4, "group_size": 48}, "group_size: must be -1 or a multiple of 32, not 48"),
+        ({"quant_method": "awq", "bits": 4, "group_size": True}, "group_size: must be -1 or"),
+        ({"quant_method": "awq", "bits": 4, "group_size": 0}, "group_size: must be -1 or"),
+        (gptq_config(bits=3), "bits: 3 is not supported; supported are 4, 8"),
+        (gptq_config(bits=True), "bits: True is not supported"),
+        (gptq_config(checkpoint_format="marlin"), "checkpoint_format: 'marlin' is not supported"),
+        (gptq_config(is_marlin_format=True), "is_marlin_format: the layout of Marlin's kernels is not supported"),
+        (gptq_config(pack_dtype="int16"), "pack_dtype: 'int16' is not supported; supported are int32"),
+        ({"quant_method": "fp8", "fmt": "e5m2"}, "fmt: 'e5m2' is not supported"),
+        ({"quant_method": "fp8", "weight_block_size": [128]}, "weight_block_size: must be two positive numbers"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 0]}, "weight_block_size: must be two positive numbers"),
+        (_compressed(num_bits=2), "config_groups: group_0: weights: num_bits: 2 is not supported; supported are 4, 8"),
+        (_compressed(type="float"), "num_bits: 4 is not supported; supported are 8"),
+        (_compressed(strategy="token"), "strategy: 'token' is not supported"),
+        (_compressed(group_size=None), "group_size: must be -1 or a multiple of 32, not None"),
+        (_compressed() | {"format": "nvfp4-pack-quantized"}, "format: 'nvfp4-pack-quantized' is not supported"),
+        (_compressed() | {"quantization_status": "frozen"}, "quantization_status: 'frozen' is not supported"),
+        (_compressed() | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparsity_config: is not supported"),
+        (_compressed() | {"transform_config": {"config_groups": {}}}, "transform_config: is not supported"),
+        (_compressed() | {"config_groups": {}}, "config_groups: names no group of weights"),
+        (_compressed() | {"config_groups": None}, "config_groups: is missing"),
+        (_compressed() | {"config_groups": {"group_0": {"weights": None}}}, "group_0: weights: is missing"),
+    ],
+)
+def test_recipes_that_are_not_supported_are_refused_by_name(tmp_path: Path, config: Any, words: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"quantization_config": config}))
+    with pytest.raises(ModelFolderProblem, match=words):
+        read_config(tmp_path)
+
+
+def test_several_recipes_in_one_folder_are_told_together(tmp_path: Path) -> None:
+    config = _compressed()
+    config["config_groups"]["group_1"] = LAYOUTS["compressed-fp8-channel"].config["config_groups"]["group_0"] | {
+        "format": "float-quantized"
+    }
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"quantization_config": config}))
+    found = read_config(tmp_path).quantisation
+    assert found is not None
+    assert (found.text, found.group_size, found.quantises_activations) == ("compressed-tensors int4+fp8", None, True)
+    assert dataclasses.replace(found, kinds=("fp8",), method="fp8").text == "fp8"
