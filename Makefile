@@ -29,7 +29,7 @@ BESIDE := @$(PY) tests/side_by_side.py
 
 .DEFAULT_GOAL := help
 .PHONY: help serve bench bench-peers bench-console bench-door bench-gpu check static-checks script-tests test test-long
-.PHONY: environment test-environment frontend test-frontend browser python
+.PHONY: environment test-environment test-model frontend test-frontend browser python
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | while IFS='	' read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -37,7 +37,7 @@ help: ## show this list
 serve: frontend ## run everything on this machine; Ctrl-C drains and stops it
 	@exec $(MANAGE) serve --stop-with-parent
 
-test: test-frontend browser ## all checks and tests but the longest
+test: test-frontend browser test-model ## all checks and tests but the longest
 	$(BESIDE) '$(STATIC) && $(RUN_QUICK) && $(RUN_WAITING) && $(RUN_WHOLE)' '$(RUN_COMPUTING)'
 
 check: test-frontend ## the quick part of `make test`
@@ -87,6 +87,9 @@ frontend: environment
 
 test-frontend: test-environment
 	@$(FRONTEND) test
+
+test-model: test-environment
+	@$(CHECKED) $(PY) -m tests.default_model
 
 browser: test-environment
 	@$(PY) tests/browsers.py

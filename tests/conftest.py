@@ -82,7 +82,7 @@ def fresh_postgres_url(postgres_url: str) -> str:
 
 @pytest.fixture(scope="session")
 def default_model() -> Path:
-    """The default model, imported once and kept for later sessions; sessions that run at once wait for the first."""
-    from serving.engine.models.importer import import_model  # loads torch, which most tests do without
+    """The default model's folder."""
+    from tests.default_model import import_default_model  # loads torch, which most tests do without
 
-    return import_model(None, into=Path(__file__).parent.parent / "var" / "test-models")
+    return import_default_model()

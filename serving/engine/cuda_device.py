@@ -62,7 +62,12 @@ class CudaMemory:
         properties = torch.cuda.get_device_properties(device)
         self._lock_path = Path(tempfile.gettempdir()) / f"footplate-{properties.uuid}.lock"
         self.name = f"{properties.name} ({device})"
-        self.total_bytes = torch.cuda.mem_get_info(device)[1]
+
+    @property
+    def total_bytes(self) -> int:
+        """As `DeviceMemory.total_bytes`. Not asked before it must be: the driver takes memory for who asks, which is
+        not to be while another engine has its turn."""
+        return torch.cuda.mem_get_info(self._device)[1]
 
     def used_bytes(self) -> int:
         """As `DeviceMemory.used_bytes`."""

@@ -172,7 +172,8 @@ def is_shortage(error: BaseException) -> bool:
     if isinstance(error, MemoryError | MemoryShortage | torch.OutOfMemoryError):
         return True
     first_line = str(error).strip().partition("\n")[0].lower()
-    words = ("out of memory", "can't allocate memory", "cannot allocate memory", "no memory for")
+    # NVIDIA's libraries say alloc_failed where there is no memory for their own work.
+    words = ("out of memory", "can't allocate memory", "cannot allocate memory", "no memory for", "status_alloc_failed")
     return any(word in first_line for word in words)
 
 

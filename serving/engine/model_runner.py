@@ -98,26 +98,25 @@ class ModelRunner:
         least_bytes = MIN_BLOCKS * block_bytes(self._config, torch_dtype)
         if memory is None and kv_cache_bytes is None:
             raise ValueError("kv_cache_bytes must be given on a CPU, where nothing says how much is left")
-        weights = load(folder, self._config, dtype=torch_dtype, device=self._device)
-        self._model: Model = make_model(
-            self._config,
-            weights,
-            kv_cache_bytes=least_bytes if memory is not None or kv_cache_bytes is None else kv_cache_bytes,
-            dtype=torch_dtype,
-            device=self._device,
-            backend=backend,
-            kernels_folder=kernels_folder,
-            weight_format=weight_format,
-            attention=attention,
-            max_graph_rows=max_graph_rows,
-        )
         self._masks = masks
         self._sampler = Sampler(self._config.eos_token_ids, masks=masks)
         self._looks_ahead = self._device.type == "cuda" if looks_ahead is None else looks_ahead
         self._before: _Before | None = None
         self._max_step_tokens = max_step_tokens
-        del weights  # The model has made its own of them.
+        # Weights too are loaded in the turn: those of another engine, which measures, would be taken for its own.
         with contextlib.nullcontext() if memory is None else memory.turn():
+            self._model: Model = make_model(
+                self._config,
+                load(folder, self._config, dtype=torch_dtype, device=self._device),
+                kv_cache_bytes=least_bytes if memory is not None or kv_cache_bytes is None else kv_cache_bytes,
+                dtype=torch_dtype,
+                device=self._device,
+                backend=backend,
+                kernels_folder=kernels_folder,
+                weight_format=weight_format,
+                attention=attention,
+                max_graph_rows=max_graph_rows,
+            )
             if memory is not None:
                 self._max_step_tokens = max_step_tokens or DEFAULT_STEP_TOKENS
                 size_cache(

@@ -29,6 +29,8 @@ _BLOCKS_A_CONTEXT = 48
 _NUM_DECODE_STEPS = 24
 _ATTENTION_TOLERANCE = 1e-4
 _LONGEST_PROMPT = 300
+_GRAPH_ROWS = 8
+"""Enough that the prompts' decode steps are replayed, padded."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -118,6 +120,7 @@ def _greedy_tokens(config: ModelConfig, folder: Path, device: str, backend: Chec
         device=device,
         dtype="float32",
         backend=backend,
+        max_graph_rows=_GRAPH_ROWS,
     )
     params = SamplingParams(max_tokens=_NUM_DECODE_STEPS, seed=0, temperature=0.0)
     contexts = [list(prompt) for prompt in prompts]

@@ -106,6 +106,12 @@ def test_memory_is_what_allocator_and_driver_account_for(monkeypatch: pytest.Mon
     assert memory_of(torch.device("cpu")) is None
 
 
+@pytest.mark.usefixtures("driver", "no_memory")
+def test_who_waits_for_its_turn_has_not_asked_the_device_for_its_memory() -> None:
+    """It would have made the driver take some for it."""
+    assert memory_of(GPU) is not None
+
+
 def test_one_process_at_a_time_takes_its_turn(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "lock"
     entered = threading.Event()

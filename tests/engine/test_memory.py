@@ -184,6 +184,7 @@ def test_any_other_fault_of_a_step_keeps_its_kind() -> None:
         (torch.OutOfMemoryError("anything"), True),
         (RuntimeError("CUDA error: out of memory\nmore"), True),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
         (KVCacheProblem("no memory for a KV cache of 9 bytes"), True),
         (KVCacheProblem("a KV cache of 9 bytes holds 0 blocks"), False),
         (RuntimeError("shapes do not match\nout of memory"), False),

@@ -45,7 +45,7 @@ def _compressed(**changes: Any) -> dict[str, Any]:
         (_compressed(strategy="token"), "strategy: 'token' is not supported"),
         (_compressed(group_size=None), "group_size: must be -1 or a multiple of 32, not None"),
         (_compressed() | {"format": "nvfp4-pack-quantized"}, "format: 'nvfp4-pack-quantized' is not supported"),
-        (_compressed() | {"quantization_status": "frozen"}, "quantization_status: 'frozen' is not supported"),
+        (_compressed() | {"quantization_status": "initialized"}, "quantization_status: 'initialized' is not supported"),
         (_compressed() | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparsity_config: is not supported"),
         (_compressed() | {"transform_config": {"config_groups": {}}}, "transform_config: is not supported"),
         (_compressed() | {"config_groups": {}}, "config_groups: names no group of weights"),
@@ -57,6 +57,17 @@ def test_recipes_that_are_not_supported_are_refused_by_name(tmp_path: Path, conf
     (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"quantization_config": config}))
     with pytest.raises(ModelFolderProblem, match=words):
         read_config(tmp_path)
+
+
+def test_weights_that_their_writer_calls_frozen_are_stored_as_others(tmp_path: Path) -> None:
+    """Such as Meta-Llama-3.1-8B-Instruct-FP8 has, and others of the writer's first year."""
+    found = []
+    for status in ("compressed", "frozen"):
+        config = LAYOUTS["compressed-fp8-tensor"].config | {"format": "naive-quantized", "quantization_status": status}
+        (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"quantization_config": config}))
+        found.append(read_config(tmp_path).quantisation)
+    assert found[0] is not None
+    assert found[0] == found[1]
 
 
 def test_several_recipes_in_one_folder_are_told_together(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from serving.engine.models.matrices import DeferredMatrix, JoinedMatrix
 from serving.engine.models.packed import PackedMatrix
 from serving.engine.models.problem import ModelFolderProblem
 from serving.engine.models.weights import DecoderWeights, DenseWeights, Matrix, PlainMatrix
-from tests.engine.quantised_folders import CONFIG, LAYOUTS, Tensors, pack_gptq, quantise_folder, save_random_model
+from tests.engine.packing import Tensors, pack_gptq
+from tests.engine.quantised_folders import CONFIG, LAYOUTS, quantise_folder, save_random_model
 
 pytestmark = pytest.mark.heavy
 
@@ -110,6 +111,29 @@ def test_inputs_that_were_quantised_in_another_order_are_gathered(quantised: Cal
     assert layer.qkv.order.tolist() != list(range(64))
     layer = _load(quantised("compressed-int4-by-size")).layers[0]
     assert isinstance(layer.qkv, JoinedMatrix)
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+@pytest.mark.parametrize("name", ["awq", "fp8-static", "compressed-int8"])
+def test_embedding_that_is_quantised_too_is_what_it_stands_for(
+    plain_folder: Path, quantised: Callable[[str], Path], name: str, is_tied: bool
+) -> None:
+    folder = quantised(name)
+    place = "model.embed_tokens"
+    stored, meant = LAYOUTS[name].pack(load_file(plain_folder / "model.safetensors")[f"{place}.weight"])
+
+    def apply(tensors: Tensors) -> None:
+        del tensors[f"{place}.weight"]
+        tensors.update({f"{place}.{part}": value.contiguous() for part, value in stored.items()})
+
+    _rewrite(folder, apply)
+    config = json.loads((folder / "config.json").read_text()) | {"tie_word_embeddings": is_tied}
+    (folder / "config.json").write_text(json.dumps(config))
+    check_weights(folder, read_config(folder))
+    weights = _load(folder)
+    torch.testing.assert_close(weights.embedding, meant, rtol=1e-6, atol=1e-8)
+    if is_tied:
+        assert weights.vocabulary.plain() is weights.embedding
 
 
 def test_rows_do_not_depend_on_company(quantised: Callable[[str], Path]) -> None:
@@ -236,3 +260,10 @@ def test_quantised_tensors_without_a_recipe_are_refused(quantised: Callable[[str
     (folder / "config.json").write_text(json.dumps(CONFIG))
     with pytest.raises(ModelFolderProblem, match=r"q_proj\.weight: this tensor is missing"):
         check_weights(folder, read_config(folder))
+
+
+def test_scales_of_a_cache_in_fewer_bits_are_left_aside(quantised: Callable[[str], Path]) -> None:
+    folder = quantised("fp8-static")
+    names = ("self_attn.kv_scale", "self_attn.k_scale", "self_attn.v_scale", "self_attn.k_proj.output_scale")
+    _rewrite(folder, lambda tensors: tensors.update({f"model.layers.0.{name}": torch.ones(1) for name in names}))
+    check_weights(folder, read_config(folder))

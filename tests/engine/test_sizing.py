@@ -15,7 +15,9 @@ from serving.engine.engine import Engine
 from serving.engine.kv_cache import KVCache, KVCacheProblem, block_bytes
 from serving.engine.memory import MemoryShortage
 from serving.engine.model_runner import ModelRunner
-from serving.engine.models.config import read_config
+from serving.engine.models.config import ModelConfig, read_config
+from serving.engine.models.loader import load_weights
+from serving.engine.models.weights import DecoderWeights
 from tests.engine.driving import Driver, driven, random_prompts
 
 pytestmark = pytest.mark.heavy
@@ -89,6 +91,18 @@ def test_kv_cache_takes_what_weights_and_steps_leave(
     prompts = random_prompts([40, 3, 100], vocab_size=runner.config.vocab_size)
     plain = ModelRunner(folder, kv_cache_bytes=runner.num_blocks * size, dtype="float32")
     assert Driver(runner).finish(driven(prompts)) == Driver(plain).finish(driven(prompts))
+
+
+def test_weights_are_taken_in_the_engines_turn(tiny_model: TinyModel) -> None:
+    """An engine that measured while another one loads would take that one's weights for what its own steps leave."""
+    memory = Memory(total_bytes=100 * MIB)
+
+    def load(folder: Path, config: ModelConfig, *, dtype: torch.dtype, device: torch.device) -> DecoderWeights:
+        memory.asked.append("load")
+        return load_weights(folder, config, dtype=dtype, device=device)
+
+    runner_on(memory, tiny_model("llama"), load=load)
+    assert memory.asked[:3] == ["turn", "load", "release"]
 
 
 def test_two_engines_share_a_device(tiny_model: TinyModel) -> None:

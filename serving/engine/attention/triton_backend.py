@@ -87,7 +87,6 @@ class TritonAttention:
         self._chunk_shape = shapes.chunk_shape(**about, dtype=cache.dtype)
         self._rows_a_tile = self._chunk_shape.rows // num_shared
         self._max_splits = shapes.max_splits(num_processors=self._num_processors, num_kv_heads=cache.num_kv_heads)
-        self._min_tiles = shapes.min_tiles(self._decode_shape.tile)
 
     def prepare(self, chunks: Sequence[AttentionChunk]) -> TritonBatch:
         """A step's indices, on their way to the device in one copy that is not waited for."""
@@ -177,16 +176,16 @@ class TritonAttention:
         """Let the rows of `static` be those of `chunks`, which decode and follow each other from row 0; the rows after
         them become padding. One copy, enqueued and not waited for: graphs launched before still see what was there.
 
-        Raises `ValueError` for more rows or blocks than there is room for.
+        Raises `ValueError` for more rows or longer contexts than there is room for.
         """
         assert all(chunk.decodes for chunk in chunks), "a prompt's chunk has no place in a batch that decodes"
         blocks, offsets = _blocks(chunks)
         rows, lengths, row_offsets = _decode_rows(chunks, offsets)
-        max_blocks = static.max_rows * static.max_blocks
-        if len(rows) > static.max_rows or len(blocks) > max_blocks:
+        longest, max_length = int(lengths.max(initial=0)), static.max_blocks * BLOCK_SIZE
+        if len(rows) > static.max_rows or longest > max_length:
             raise ValueError(
-                f"a static batch of at most {static.max_rows} rows and {max_blocks} blocks cannot hold "
-                f"{len(rows)} rows and {len(blocks)} blocks"
+                f"a static batch of at most {static.max_rows} rows of {max_length} positions cannot hold {len(rows)} "
+                f"rows of up to {longest}"
             )
         assert (rows == np.arange(len(rows))).all(), "rows do not follow each other from row 0"
         section = _padded(static.max_rows)
@@ -236,9 +235,15 @@ class TritonAttention:
 def _blocks(chunks: Sequence[AttentionChunk]) -> tuple[_Ints, list[int]]:
     """The block tables of all chunks one after another, and where in them each chunk's begins."""
     # An array takes a list's numbers about twice as fast as NumPy does.
-    tables = [np.frombuffer(array("i", chunk.block_table), dtype=np.int32) for chunk in chunks]
+    tables = [np.frombuffer(array("i", _read_blocks(chunk)), dtype=np.int32) for chunk in chunks]
     offsets = list(itertools.accumulate((len(table) for table in tables[:-1]), initial=0))
     return np.concatenate(tables), offsets
+
+
+def _read_blocks(chunk: AttentionChunk) -> Sequence[int]:
+    """The blocks of positions up to the last row's; a sequence may hold more, for tokens to come."""
+    num_read = -(-chunk.end // BLOCK_SIZE)
+    return chunk.block_table if len(chunk.block_table) == num_read else chunk.block_table[:num_read]
 
 
 def _decode_rows(chunks: Sequence[AttentionChunk], offsets: Sequence[int]) -> tuple[_Ints, _Ints, _Ints]:

@@ -18,7 +18,7 @@ from serving.engine.models.weights import DecoderWeights, Matrix, PlainMatrix
 
 _LOADABLE_DTYPES = frozenset({"BF16", "F16", "F32", "F64"})
 _OF_RECIPES = frozenset({"input_scale", "input_scale_ub", "input_zero_point", "activation_scale", "output_scale"})
-_OF_CACHES = frozenset({"q_scale", "k_scale", "v_scale"})
+_OF_CACHES = frozenset({"q_scale", "k_scale", "v_scale", "kv_scale"})
 """How a recipe rounds activations, or keys and values: here these are computed and kept in the model's dtype."""
 
 
@@ -71,7 +71,10 @@ class _Source:
 
     def tensor(self, name: str) -> torch.Tensor:
         """As `Source.tensor`: a copy always, aligned as arithmetic likes it, since pages of a file that is replaced
-        must not stay in use."""
+        must not stay in use. An embedding that is quantised becomes what it stands for, in full."""
+        module = name.removesuffix(".weight")
+        if module in self._modules:
+            return self._module(module, has_bias=False).plain()
         return self._copied(name, self._dtype)
 
     def matrix(self, *modules: str, bias: bool) -> Matrix:

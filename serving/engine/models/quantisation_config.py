@@ -100,7 +100,8 @@ def _fbgemm_fp8(fields: Fields) -> Quantisation:
 
 
 def _compressed_tensors(fields: Fields) -> Quantisation:
-    _choice(fields, "quantization_status", ["compressed"], default="compressed")
+    # Older writers call what they stored frozen: it is in the same layouts.
+    _choice(fields, "quantization_status", ["compressed", "frozen"], default="compressed")
     for name in ("sparsity_config", "transform_config"):
         part = fields.part(name)
         if part is not None and part.values and part.get("format") != "dense":

@@ -192,12 +192,29 @@ def test_a_static_batch_is_refilled_in_place() -> None:
     assert places == [tensor.data_ptr() for tensor in (batch.slots, batch.decoding.lengths, batch.blocks)]
 
 
-def test_a_static_batch_has_room_for_so_much() -> None:
-    scene = make_scene(_SMALL, (64, 64, 64), torch.float16)
+@pytest.mark.parametrize(
+    ("parts", "problem"),
+    [
+        ([(0, 63, 64), (1, 63, 64), (2, 63, 64)], "cannot hold 3 rows of up to 64"),
+        ([(0, 64, 65)], "cannot hold 1 rows of up to 65"),
+    ],
+)
+def test_a_static_batch_has_room_for_so_much(parts: list[tuple[int, int, int]], problem: str) -> None:
+    scene = make_scene(_SMALL, (65, 64, 64), torch.float16)
     backend = TritonAttention(scene.cache, num_heads=6, layers=[_PLAIN])
-    parts = [(index, 63, 64) for index in range(3)]
-    with pytest.raises(ValueError, match="at most 2 rows and 8 blocks cannot hold 3 rows and 12 blocks"):
+    with pytest.raises(ValueError, match=f"at most 2 rows of 64 positions {problem}"):
         backend.fill(backend.static_batch(2, 4), scene.chunks(parts))
+
+
+def test_blocks_for_tokens_to_come_are_not_read() -> None:
+    """A sequence may hold more than its rows need."""
+    scene = make_scene(_SMALL, (40,), torch.float16)
+    backend = TritonAttention(scene.cache, num_heads=6, layers=[_PLAIN])
+    ahead = dataclasses.replace(scene, tables=([*scene.tables[0], 1 << 30, 1 << 30],))
+    static = backend.static_batch(1, 3)
+    backend.fill(static, ahead.chunks([(0, 39, 40)]))
+    expected = scene.attend(backend, [(0, 39, 40)])
+    assert torch.equal(backend.attend_stored(0, scene.rows([(0, 39, 40)]), batch=static.batch), expected)
 
 
 def test_a_device_without_kernels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

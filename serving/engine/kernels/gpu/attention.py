@@ -24,6 +24,7 @@ from serving.engine.kernels.gpu.attention_shapes import Shape
 from serving.engine.kv_cache import BLOCK_SIZE
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
+_PARTS_AT_ONCE = 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -115,6 +116,7 @@ def attend_rows(
             **dims,
             **split,
             PADDED_SPLITS=triton.next_power_of_2(splitting.max_splits),
+            PARTS_AT_ONCE=_PARTS_AT_ONCE,
             num_warps=2,
         )
 
@@ -296,6 +298,7 @@ def _merge(
     MAX_SPLITS: tl.constexpr,
     MIN_TILES: tl.constexpr,
     PADDED_SPLITS: tl.constexpr,
+    PARTS_AT_ONCE: tl.constexpr,
 ):
     """One program a row and query head: its parts in the order of positions, where it has more than one."""
     index = tl.program_id(0)
@@ -313,10 +316,13 @@ def _merge(
     total = tl.sum(weights * tl.exp2(peaks - peak), 0)
     dims = tl.arange(0, PADDED_DIM)
     merged = tl.zeros([PADDED_DIM], tl.float32)
-    for part in range(num_parts):
-        part_peak = tl.load(partial_softmax + (place + part) * 2)
-        sums = tl.load(partial_sums + (place + part) * HEAD_DIM + dims, mask=dims < HEAD_DIM, other=0.0)
-        merged += sums * tl.exp2(part_peak - peak)
+    # Several at a time: they are all asked for before the first has come.
+    for begin in range(0, num_parts, PARTS_AT_ONCE):
+        some = begin + tl.arange(0, PARTS_AT_ONCE)
+        inside = (some < num_parts)[:, None] & (dims < HEAD_DIM)[None, :]
+        sums = tl.load(partial_sums + (place + some)[:, None] * HEAD_DIM + dims[None, :], mask=inside, other=0.0)
+        some_peaks = tl.load(partial_softmax + (place + some) * 2, mask=some < num_parts, other=-float("inf"))
+        merged += tl.sum(sums * tl.exp2(some_peaks - peak)[:, None], 0)
     row = tl.load(rows + index).to(tl.int64)
     result = (merged / total).to(attended.dtype.element_ty)
     tl.store(attended + (row * NUM_HEADS + head) * HEAD_DIM + dims, result, mask=dims < HEAD_DIM)
