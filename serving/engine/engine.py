@@ -283,7 +283,13 @@ class Engine:
     ) -> None:
         plan, tunables = departure.plan, departure.tunables
         members = [
-            StepMember(chunk.key, "prefill" if chunk.is_prefill else "decode", chunk.num_rows) for chunk in plan.chunks
+            StepMember(
+                chunk.key,
+                "prefill" if chunk.is_prefill else "decode",
+                # Few have drafts, and everyone is noted in every step.
+                chunk.num_rows if chunk.draft_ids else len(chunk.token_ids),
+            )
+            for chunk in plan.chunks
         ]
         members += [StepMember(key, "preempted", 0) for key in departure.preempted_keys]
         ended = (*self._ended_between, *_ended_in(events))
@@ -330,11 +336,11 @@ def _check_result(plan: StepPlan, result: StepResult) -> None:
     """Raise ValueError where `result` cannot be that of `plan`."""
     if len(result.token_ids) != len(plan.chunks):
         raise ValueError(f"{len(plan.chunks)} chunks were planned, {len(result.token_ids)} came back")
-    for index, chunk in enumerate(plan.chunks):
-        if bool(result.token_ids[index]) != chunk.samples and index not in result.errors:
-            raise ValueError(f"{chunk.key}: {len(result.token_ids[index])} tokens where samples is {chunk.samples}")
-        if chunk.draft_ids and len(result.token_ids[index]) > 1 + len(chunk.draft_ids):
-            raise ValueError(f"{chunk.key}: {len(result.token_ids[index])} tokens of {len(chunk.draft_ids)} drafts")
+    for index, (chunk, token_ids) in enumerate(zip(plan.chunks, result.token_ids, strict=True)):
+        if bool(token_ids) != chunk.samples and index not in result.errors:
+            raise ValueError(f"{chunk.key}: {len(token_ids)} tokens where samples is {chunk.samples}")
+        if chunk.draft_ids and len(token_ids) > 1 + len(chunk.draft_ids):
+            raise ValueError(f"{chunk.key}: {len(token_ids)} tokens of {len(chunk.draft_ids)} drafts")
         # Asked of prefills alone, here and elsewhere: decodes are many, and embed nothing.
         if chunk.is_prefill and chunk.embeds and index not in result.errors:
             told = result.embeddings if chunk.ends_embedding else result.hidden_sums

@@ -34,26 +34,28 @@ class PlainRecorder:
 
 
 class CudaRecorder:
-    """Owns the memory that all its CUDA graphs compute in: they are replayed one after another, so that each may use
-    what the others leave. Those that need most should be recorded first."""
+    """Owns the memory that all its CUDA graphs compute in, and the stream on which they are recorded: they are replayed
+    one after another, so that each may use what the others leave. Those that need most should be recorded first."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        # One for all: libraries keep a workspace of up to 32 MiB for each stream that they ever computed on.
+        self._aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
 
     def record(self, work: Work) -> Work:
         """As `Recorder.record`; in the order that PyTorch's notes on CUDA graphs ask for: first on a stream of its own,
         then under capture. Other threads may use the device meanwhile."""
         here = torch.cuda.current_stream(self._device)
-        aside = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        aside.wait_stream(here)
-        with torch.cuda.stream(aside):
+        self._aside.wait_stream(here)
+        graph = torch.cuda.CUDAGraph()
+        # Around the capture too, which leaves its stream the current one where it fails.
+        with torch.cuda.stream(self._aside):
             for _ in range(_WARM_UPS):
                 work()
-        here.wait_stream(aside)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            work()
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._aside, capture_error_mode="thread_local"):
+                work()
+        here.wait_stream(self._aside)
         return graph.replay
 
 

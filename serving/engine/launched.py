@@ -63,17 +63,6 @@ class EmptyStep:
         return StepResult(token_ids=())
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class FailedStep:
-    """A step that could not even be begun."""
-
-    error: Exception
-
-    def collect(self) -> StepResult:
-        """As `Launched.collect`."""
-        raise self.error
-
-
 def _keep(arranged: Arranged, sampled: Sampled) -> tuple[list[range], dict[int, str]]:
     """The sampled rows whose tokens each chunk keeps, and what is wrong with those that keep none, by index.
 

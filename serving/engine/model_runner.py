@@ -17,7 +17,7 @@ from serving.engine.device import DeviceUsage, usable_cores
 from serving.engine.embedding import SumsAt, begin_embedding
 from serving.engine.kernels.quantised import WeightFormat
 from serving.engine.kv_cache import BLOCK_SIZE, MIN_BLOCKS, block_bytes
-from serving.engine.launched import EmptyStep, FailedStep, LaunchedStep
+from serving.engine.launched import EmptyStep, LaunchedStep
 from serving.engine.memory import DEFAULT_MEMORY_RATIO, DEFAULT_STEP_TOKENS, DeviceMemory
 from serving.engine.models.config import ModelConfig, read_config
 from serving.engine.models.loader import open_weights
@@ -204,7 +204,8 @@ class ModelRunner:
         return self.launch(plan).collect()
 
     def launch(self, plan: StepPlan) -> Launched:
-        """As `AheadRunner.launch` and, collected, as `run`; what cannot be begun raises when it is collected.
+        """As `AheadRunner.launch` and, collected, as `run`. Raises where it cannot be begun: its tokens are not to
+        be awaited then.
 
         On a GPU the host waits for nothing here: tokens that are awaited, and sums of hidden states, are handed from
         step to step on the device.
@@ -212,10 +213,7 @@ class ModelRunner:
         if not plan.chunks:
             return EmptyStep()
         before, self._before = self._before, None
-        try:
-            return self._launch(plan, before)
-        except Exception as error:  # Whoever launches has another step to collect first.
-            return FailedStep(error)
+        return self._launch(plan, before)
 
     @torch.inference_mode()
     def _launch(self, plan: StepPlan, before: _Before | None) -> LaunchedStep:

@@ -40,8 +40,8 @@ class ResultTaker:
             if chunk.is_prefill:
                 self._take_prefill(sequence, chunk, (began, now), batch_size=len(plan.chunks))
             else:
-                sequence.num_computed_tokens = chunk.end
-                if chunk.end > sequence.spans.run_until:
+                sequence.num_computed_tokens = end = chunk.end
+                if end > sequence.spans.run_until:
                     sequence.spans.begin_run(began, position=chunk.start, batch_size=len(plan.chunks))
             if index in result.errors:
                 self._endings.finish(sequence, "error", now, message=result.errors[index])

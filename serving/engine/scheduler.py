@@ -270,6 +270,8 @@ class Scheduler:
         if not self._flights.may_be_followed():
             return None
         awaited = self._flights.awaited()
+        # Here too, since there may never be a step that is not planned ahead.
+        self._planner.speculator.forget_all_but(self._roster.running)
         if self._planner.speculator.is_worth_waiting(awaited):
             return None
         self._refuse_overdue(now)

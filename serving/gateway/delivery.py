@@ -73,13 +73,13 @@ class Delivery:
         if not token_ids:
             return None
         self._note_token(request, choice, event)
-        choice.generated_ids.extend(token_ids)
-        choice.num_unsent_tokens += len(token_ids)
-        request.stream.num_completion_tokens += len(token_ids)
+        text, num_read, stopped = _read(choice, token_ids, event)
+        choice.generated_ids.extend(token_ids[:num_read])
+        choice.num_unsent_tokens += num_read
+        request.stream.num_completion_tokens += num_read
         if event.prompt_logprobs is not None:
             prompt_ids = request.generation.prompt_ids
             choice.prompt_entries = PromptEntries(request.text_model, prompt_ids, event.prompt_logprobs)
-        text, stopped = choice.stop_strings.push(_text_of(choice, token_ids, event))
         if stopped:
             entries = None if choice.entries is None else choice.entries.stop(text)
             self._close(request, choice, text, entries, reason="stop")
@@ -196,11 +196,22 @@ def _note_timings(request: InFlight, choice: Choice, timings: EngineTimings) -> 
     choice.timings, choice.timed_from = timings, choice.scheduled_at
 
 
-def _text_of(choice: Choice, token_ids: list[int], event: Tokens) -> str:
-    """The text that the event's last tokens, `token_ids`, complete."""
-    if choice.entries is None:
-        return choice.detokenizer.push(token_ids)
-    return choice.entries.push(token_ids, (event.logprobs or [])[-len(token_ids) :], choice.detokenizer)
+def _read(choice: Choice, token_ids: list[int], event: Tokens) -> tuple[str, int, bool]:
+    """The text that the event's last tokens, `token_ids`, complete; how many of them were read; and whether a stop
+    string ended it. Nothing behind the token that completes one is read: an engine that guesses tells of several tokens
+    at once, and those would not have been generated."""
+    logprobs = [] if choice.entries is None else (event.logprobs or [])[-len(token_ids) :]
+    given = []
+    for place, token_id in enumerate(token_ids):
+        if choice.entries is None:
+            piece = choice.detokenizer.push([token_id])
+        else:
+            piece = choice.entries.push([token_id], logprobs[place : place + 1], choice.detokenizer)
+        text, stopped = choice.stop_strings.push(piece)
+        given.append(text)
+        if stopped:
+            return "".join(given), place + 1, True
+    return "".join(given), len(token_ids), False
 
 
 def _refusal(request: InFlight, event: Refused) -> Verdict:

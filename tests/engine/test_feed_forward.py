@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 
 from serving.engine.models.feed_forward import choose_experts, mix_experts
+from serving.engine.models.matrices import multiplies_groups
 from serving.engine.models.weights import DenseWeights, PlainMatrix, SparseWeights, stacked
 
 _HIDDEN, _INNER, _NUM_EXPERTS, _NUM_ACTIVE = 64, 48, 6, 3
@@ -87,6 +88,18 @@ def test_experts_that_grouped_products_do_not_take_stay_as_they_are() -> None:
     assert stacked(weights) is weights
     odd = PlainMatrix(torch.ones(2 * 5, 12, dtype=torch.bfloat16))
     assert stacked(SparseWeights(odd, (DenseWeights(odd, odd),), 1)).stacked is None
+
+
+@pytest.mark.parametrize(
+    ("capability", "multiplies"),
+    [((8, 0), False), ((8, 9), False), ((9, 0), True), ((10, 0), True), ((12, 0), False)],
+)
+def test_experts_are_stacked_where_grouped_products_do_not_ask_the_host(
+    capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch, *, multiplies: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert multiplies_groups(torch.device("cuda")) is multiplies
+    assert not multiplies_groups(torch.device("cpu"))
 
 
 def test_a_step_reads_at_least_the_experts_of_one_token() -> None:

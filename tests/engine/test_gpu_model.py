@@ -243,6 +243,22 @@ def test_a_size_for_which_memory_is_short_is_padded_to_no_more(
     assert "decode steps of 16 sequences are not recorded: the device's memory is short" in caplog.text
 
 
+def test_a_model_is_computed_as_it_comes_where_not_even_its_inputs_find_memory(
+    tiny_model: TinyModel, static_attention: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise torch.OutOfMemoryError("none")
+
+    monkeypatch.setattr(_StaticTorch, "static_batch", fail)
+    runner = _runner(tiny_model("llama"))
+    with caplog.at_level(logging.WARNING):
+        model = _recording(runner, PlainRecorder())
+    assert model.recorded_sizes == []
+    assert "decode steps are not recorded, and take longer: the device's memory is short" in caplog.text
+    (sequence,) = driven([[5, 6, 7]], greedy(3))
+    assert len(Driver(runner).finish([sequence])[0]) == 3
+
+
 def test_a_model_that_cannot_be_recorded_is_computed_as_it_comes(
     tiny_model: TinyModel, static_attention: None, caplog: pytest.LogCaptureFixture
 ) -> None:

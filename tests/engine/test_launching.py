@@ -17,6 +17,8 @@ from serving.contracts.messages import Finished, SequenceKey, Submit, Tokens
 from serving.contracts.sampling import Grammar, SamplingParams
 from serving.contracts.tunables import Tunables
 from serving.engine.engine import Engine
+from serving.engine.models.model import Batch
+from serving.engine.models.torch_model import Prepared, TorchModel
 from serving.engine.plan import AheadRunner, StepPlan
 from tests.engine.ahead import Played, Player
 from tests.engine.driving import Driver, driven, greedy, random_prompts, small_runner
@@ -78,10 +80,10 @@ def test_a_runner_looks_ahead_where_it_is_told_to(tiny_model: TinyModel) -> None
     assert small_runner(tiny_model("llama"), looks_ahead=True).looks_ahead
 
 
-def test_a_step_that_cannot_be_begun_raises_where_it_is_collected(
+def test_a_step_that_cannot_be_begun_raises_and_leaves_the_one_before(
     tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that the one before can still be collected; and who awaits a token of it fails too."""
+    """Nobody can await a token of it."""
     runner = small_runner(tiny_model("llama"))
     driver = Driver(runner)
     (sequence,) = driven([[5, 6, 7]], greedy(4))
@@ -92,16 +94,43 @@ def test_a_step_that_cannot_be_begun_raises_where_it_is_collected(
 
     with monkeypatch.context() as patch:
         patch.setattr(type(runner._model), "prepare", fail)
-        second = runner.launch(StepPlan(2, (driver.planned(sequence, 10),), 3, 0))
+        with pytest.raises(MemoryError, match="none left"):
+            runner.launch(StepPlan(2, (driver.planned(sequence, 10),), 3, 0))
     chunk = driver.planned(sequence, 10)
     awaiting = Played("request-0", [5, 6, 7], greedy(4))
     awaiting.context, awaiting.computed, awaiting.pending, awaiting.table = [5, 6, 7], 3, 0, list(chunk.block_table)
-    third = runner.launch(StepPlan(3, (Player(runner, ahead=True)._chunk(awaiting),), 0, 1))
-    assert len(first.collect().token_ids[0]) == 1
-    with pytest.raises(MemoryError, match="none left"):
-        second.collect()
     with pytest.raises(AssertionError, match="no step came before"):
-        third.collect()
+        runner.launch(StepPlan(3, (Player(runner, ahead=True)._chunk(awaiting),), 0, 1))
+    assert len(first.collect().token_ids[0]) == 1
+
+
+def test_a_step_that_cannot_be_begun_ends_nobody_who_joins_after_it(
+    tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is planned behind it, where its sequences would await tokens that nobody chooses."""
+    engine = Engine(small_runner(tiny_model("llama"), looks_ahead=True), tunables=Tunables())
+    prepare, ends = TorchModel.prepare, {}
+    failing: list[bool] = []
+
+    def fail_once(model: TorchModel, batch: Batch) -> Prepared:
+        if failing:
+            failing.clear()
+            raise MemoryError("none left")
+        return prepare(model, batch)
+
+    monkeypatch.setattr(TorchModel, "prepare", fail_once)
+    first, second = _submits(2)
+    engine.submit(first)
+    engine.step()
+    failing.append(True)
+    engine.step()
+    engine.submit(second)
+    while engine.has_work:
+        for _, event in engine.step():
+            if isinstance(event, Finished):
+                ends[event.key] = event.reason
+    assert not failing
+    assert ends == {first.key: "error", second.key: "length"}
 
 
 def test_sampling_is_timed_to_where_it_is_collected(tiny_model: TinyModel) -> None:

@@ -179,9 +179,7 @@ def test_steps_are_launched_without_waiting(
 
 
 def _launch(runner: Any, chunks: tuple[PlannedChunk, ...]) -> None:
-    launched = runner.launch(StepPlan(1, chunks, 1, 1))
-    if hasattr(launched, "error"):
-        raise launched.error
+    runner.launch(StepPlan(1, chunks, 1, 1))
 
 
 def test_hidden_states_are_added_up_without_waiting() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from serving.contracts.tunables import Tunables
 from serving.engine.plan import StepPlan, StepResult
-from serving.engine.warming import warm_up
+from serving.engine.warming import set_aside, warm_up
 from tests.engine.bench.scripted import ScriptedRunner
 
 
@@ -39,3 +41,13 @@ def test_what_cannot_be_computed_is_left_to_those_who_ask_for_it() -> None:
     runner = FailingRunner()
     warm_up(runner)
     assert 0 < len(runner.plans) <= 3
+
+
+def test_what_is_there_before_the_first_request_is_looked_at_no_more() -> None:
+    before: list[object] = []
+    set_aside()
+    try:
+        assert gc.get_freeze_count() > 0
+        assert not any(known is before for known in gc.get_objects())
+    finally:
+        gc.unfreeze()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from array import array
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -13,6 +11,7 @@ import torch
 from triton import knobs
 
 from serving.engine.attention.base import AttentionChunk, LayerAttention
+from serving.engine.attention.block_tables import BlockTables
 from serving.engine.kernels.gpu import attention_shapes as shapes
 from serving.engine.kernels.gpu.attention import DecodeRows, Partials, Splitting, attend_rows
 from serving.engine.kernels.gpu.attention_chunks import attend_chunks
@@ -56,7 +55,7 @@ class StaticBatch:
 
 
 class TritonAttention:
-    """Owns nothing but a reference to the KV cache; called by the engine's thread.
+    """Owns nothing but a reference to the KV cache and the last step's block tables; called by the engine's thread.
 
     A row's result depends on nothing but its own sequence, bit for bit: contexts are read in tiles that begin at the
     same positions for every row, a long one is split by its length alone, and the parts are merged in their order.
@@ -86,16 +85,17 @@ class TritonAttention:
         self._decode_shape = shapes.decode_shape(**about, dtype=cache.dtype)
         self._chunk_shape = shapes.chunk_shape(**about, dtype=cache.dtype)
         self._rows_a_tile = self._chunk_shape.rows // num_shared
+        self._tables = BlockTables()
         self._max_splits = shapes.max_splits(num_processors=self._num_processors, num_kv_heads=cache.num_kv_heads)
 
     def prepare(self, chunks: Sequence[AttentionChunk]) -> TritonBatch:
         """A step's indices, on their way to the device in one copy that is not waited for."""
-        blocks, offsets = _blocks(chunks)
+        blocks, offsets = self._tables.join(chunks)
         rows, lengths, row_offsets = _decode_rows(chunks, offsets)
         slots = _slots(chunks, blocks, offsets)
         indices = (slots, rows, lengths, row_offsets, self._tiles(chunks, offsets), blocks)
         slots_there, *decoding, tiles, blocks_there = upload(*indices, device=self._cache.device)
-        splitting = self._splitting(lengths)
+        splitting = self._splitting(lengths, num_rows=len(rows))
         return TritonBatch(
             slots=slots_there,
             decoding=DecodeRows(*decoding),
@@ -148,8 +148,9 @@ class TritonAttention:
         slots, lengths, offsets = (indices[begin : begin + max_rows] for begin in range(0, 3 * section, section))
         slots.fill_(-1)
         rows = torch.arange(max_rows, dtype=torch.int32, device=self._cache.device)
-        longest = np.full(max_rows, max_blocks * BLOCK_SIZE, dtype=np.int32)
-        splitting = self._splitting(longest)
+        # Of any length: a longer context may have fewer parts than a shorter one.
+        lengths_to_come = np.arange(1, max_blocks * BLOCK_SIZE + 1, dtype=np.int32)
+        splitting = self._splitting(lengths_to_come, num_rows=max_rows)
         batch = TritonBatch(
             slots=slots,
             decoding=DecodeRows(rows, lengths, offsets),
@@ -164,12 +165,11 @@ class TritonAttention:
         """The first `num_rows` rows of `static`, for a graph of so many: the same memory, nothing is copied."""
         batch = static.batch
         decoding = (getattr(batch.decoding, field.name)[:num_rows] for field in dataclasses.fields(DecodeRows))
-        longest = np.full(num_rows, static.max_blocks * BLOCK_SIZE, dtype=np.int32)
         return dataclasses.replace(
             batch,
             slots=batch.slots[:num_rows],
             decoding=DecodeRows(*decoding),
-            splitting=self._splitting(longest),
+            splitting={window: self._split(num_rows, split.most_parts) for window, split in batch.splitting.items()},
         )
 
     def fill(self, static: StaticBatch, chunks: Sequence[AttentionChunk]) -> None:
@@ -179,7 +179,7 @@ class TritonAttention:
         Raises `ValueError` for more rows or longer contexts than there is room for.
         """
         assert all(chunk.decodes for chunk in chunks), "a prompt's chunk has no place in a batch that decodes"
-        blocks, offsets = _blocks(chunks)
+        blocks, offsets = self._tables.join(chunks)
         rows, lengths, row_offsets = _decode_rows(chunks, offsets)
         longest, max_length = int(lengths.max(initial=0)), static.max_blocks * BLOCK_SIZE
         if len(rows) > static.max_rows or longest > max_length:
@@ -209,19 +209,22 @@ class TritonAttention:
         tiles.sort(key=lambda tile: -tile[2])
         return np.asarray(tiles, dtype=np.int32).reshape(-1, 4)
 
-    def _splitting(self, lengths: _Ints) -> dict[int | None, Splitting]:
-        return {window: self._split(lengths, window) for window in self._windows}
+    def _splitting(self, lengths: _Ints, *, num_rows: int) -> dict[int | None, Splitting]:
+        """How each window's contexts are split in `num_rows` rows, whose lengths are among `lengths`."""
+        tile, num_splits = self._decode_shape.tile, self._max_splits
+        return {
+            window: self._split(num_rows, shapes.most_parts(lengths, window=window, tile=tile, num_splits=num_splits))
+            for window in self._windows
+        }
 
-    def _split(self, lengths: _Ints, window: int | None) -> Splitting:
-        tile = self._decode_shape.tile
-        num_parts = shapes.most_parts(lengths, window=window, tile=tile, num_splits=self._max_splits)
+    def _split(self, num_rows: int, most_parts: int) -> Splitting:
         num_programs = shapes.num_split_programs(
-            num_rows=len(lengths),
+            num_rows=num_rows,
             num_kv_heads=self._cache.num_kv_heads,
-            num_splits=max(1, num_parts),
+            num_splits=max(1, most_parts),
             num_processors=self._num_processors,
         )
-        return Splitting(self._max_splits, shapes.min_tiles(tile), num_programs, num_parts)
+        return Splitting(self._max_splits, shapes.min_tiles(self._decode_shape.tile), num_programs, most_parts)
 
     def _partials(self, num_rows: int, splitting: Mapping[int | None, Splitting]) -> Partials:
         num_parts = max((split.most_parts for split in splitting.values()), default=0)
@@ -230,20 +233,6 @@ class TritonAttention:
         sizes = (num_rows, self._num_heads, num_parts)
         sums = torch.empty((*sizes, self._cache.head_dim), dtype=torch.float32, device=self._cache.device)
         return Partials(sums, sums.new_empty((*sizes, 2)))
-
-
-def _blocks(chunks: Sequence[AttentionChunk]) -> tuple[_Ints, list[int]]:
-    """The block tables of all chunks one after another, and where in them each chunk's begins."""
-    # An array takes a list's numbers about twice as fast as NumPy does.
-    tables = [np.frombuffer(array("i", _read_blocks(chunk)), dtype=np.int32) for chunk in chunks]
-    offsets = list(itertools.accumulate((len(table) for table in tables[:-1]), initial=0))
-    return np.concatenate(tables), offsets
-
-
-def _read_blocks(chunk: AttentionChunk) -> Sequence[int]:
-    """The blocks of positions up to the last row's; a sequence may hold more, for tokens to come."""
-    num_read = -(-chunk.end // BLOCK_SIZE)
-    return chunk.block_table if len(chunk.block_table) == num_read else chunk.block_table[:num_read]
 
 
 def _decode_rows(chunks: Sequence[AttentionChunk], offsets: Sequence[int]) -> tuple[_Ints, _Ints, _Ints]:

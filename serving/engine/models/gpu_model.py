@@ -139,7 +139,11 @@ class GpuModel:
         if self._model.reads_back:
             _log.info("decode steps are not recorded: the model needs the host in the midst of each")
             return
-        self._buffers = buffers = _Buffers(self._model, self._sizes[-1], self._max_model_len)
+        try:
+            self._buffers = buffers = _Buffers(self._model, self._sizes[-1], self._max_model_len)
+        except torch.OutOfMemoryError:
+            _log.warning("decode steps are not recorded, and take longer: the device's memory is short")
+            return
         for size in reversed(self._sizes):
             try:
                 self._recordings[size] = self._recorder.record(lambda size=size: buffers.compute(size))  # type: ignore[misc]

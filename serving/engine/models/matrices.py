@@ -20,6 +20,8 @@ from serving.engine.models.weights import (
 )
 
 _Value = TypeVar("_Value")
+_GROUPED_CAPABILITIES = (9, 10)
+"""Hopper and the Blackwell of data centres, by the first number of their compute capability."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -101,11 +103,15 @@ def _in_memory(value: Any) -> Any:
         return value
     parts = {field.name: _in_memory(getattr(value, field.name)) for field in dataclasses.fields(value)}
     changed = dataclasses.replace(value, **parts)
-    return stacked(changed) if isinstance(changed, SparseWeights) and _is_on_gpu(changed) else changed
+    if isinstance(changed, SparseWeights) and multiplies_groups(changed.router.plain().device):
+        return stacked(changed)
+    return changed
 
 
-def _is_on_gpu(weights: SparseWeights) -> bool:
-    return weights.router.plain().is_cuda
+def multiplies_groups(device: torch.device) -> bool:
+    """Whether PyTorch's grouped products are one kernel on `device`. On other GPUs than these they are a product for
+    each group, whose sizes the host waits for: it then does as well to compute only the groups that have rows."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] in _GROUPED_CAPABILITIES
 
 
 def _joined_bias(parts: Sequence[Matrix]) -> torch.Tensor | None:

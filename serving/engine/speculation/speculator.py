@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from collections.abc import Sequence as Seq
 
 from serving.contracts.messages import SequenceKey
@@ -64,8 +64,14 @@ class Speculator:
         """Plan a step in which `num_decoding` of those that run decode."""
         self._price = self._worth.cost.price_of_draft(num_decoding)
         self._num_to_read = _MOST_READ
-        if len(self._readings) > len(running) + _SPARE:
-            self._forget_all_but(running)
+        self.forget_all_but(running)
+
+    def forget_all_but(self, running: Seq[Sequence]) -> None:
+        """Keep nothing of those that do not run any more, once they are more than a few."""
+        if len(self._readings) <= len(running) + _SPARE:
+            return
+        keys = {sequence.key for sequence in running}
+        self._readings = {key: reading for key, reading in self._readings.items() if key in keys}
 
     def propose(self, sequence: Sequence, *, most: int) -> list[int]:
         """Guesses of the tokens after the context of a sequence whose last token the step computes: as many as pay, at
@@ -160,10 +166,6 @@ class Speculator:
         lookup.read_on(num_unread)
         self._num_to_read -= num_unread
         return True
-
-    def _forget_all_but(self, running: Iterable[Sequence]) -> None:
-        keys = {sequence.key for sequence in running}
-        self._readings = {key: reading for key, reading in self._readings.items() if key in keys}
 
 
 def _num_left(sequence: Sequence) -> int:

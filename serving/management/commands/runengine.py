@@ -41,7 +41,7 @@ class Command(BaseCommand):
         device, dtype = options["device"] or pool.device, options["dtype"] or pool.dtype
 
         # Only this process and those that import or measure a model pay for torch.
-        from serving.engine.warming import warm_up
+        from serving.engine.warming import set_aside, warm_up
         from serving.management.engine_runner import build_runner, weights_of
         from serving.worker.host import EngineBroken
         from serving.worker.lifecycle import EngineWorker, run_until_signalled
@@ -67,6 +67,7 @@ class Command(BaseCommand):
             gauge=runner.device_usage,
             masks=runner.masks,
         )
+        set_aside()
         try:
             with presence(
                 "engine",

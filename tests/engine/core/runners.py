@@ -111,8 +111,8 @@ class CacheRunner:
 class AheadCacheRunner(CacheRunner):
     """A CacheRunner that is given plans ahead, and computes each as late as it may: when it is collected.
 
-    So whatever the engine does to lists, blocks and sequences between the two would show. Owns the tokens that were
-    chosen last.
+    So whatever the engine does to lists, blocks and sequences between the two would show. Owns the plan that was
+    collected last, and the tokens that were chosen in it.
     """
 
     looks_ahead = True
@@ -125,6 +125,7 @@ class AheadCacheRunner(CacheRunner):
         """So many of the next launches fail."""
         self._launched: deque[StepPlan] = deque()
         self._chosen: list[list[int]] | None = []
+        self._last: StepPlan | None = None
 
     def run(self, plan: StepPlan) -> StepResult:
         raise AssertionError("a plan was computed at once though the runner looks ahead")
@@ -148,8 +149,9 @@ class AheadCacheRunner(CacheRunner):
     def collect(self, plan: StepPlan, chunks: tuple[PlannedChunk, ...]) -> StepResult:
         assert self._launched.popleft() is plan, "plans are collected out of order"
         chosen, self._chosen = self._chosen, None
-        if chosen is None:
-            self._fill_unwritten(chunks)
+        failed, self._last = self._last, plan
+        if chosen is None and failed is not None:
+            self._fill_unwritten(plan, chunks, failed)
         known = []
         for chunk in chunks:
             if chunk.awaits is not None:
@@ -161,9 +163,12 @@ class AheadCacheRunner(CacheRunner):
         self._chosen = [list(token_ids) for token_ids in result.token_ids]
         return result
 
-    def _fill_unwritten(self, chunks: tuple[PlannedChunk, ...]) -> None:
-        """Behind a step that failed, memory is read that was never written, for those that ended with it."""
-        for chunk in chunks:
+    def _fill_unwritten(self, plan: StepPlan, chunks: tuple[PlannedChunk, ...], failed: StepPlan) -> None:
+        """Behind a step that failed, memory is read that was never written, for those that ended with it alone."""
+        for planned, chunk in zip(plan.chunks, chunks, strict=True):
+            # A key may have a newer attempt by now: a sequence is known by its list of tokens.
+            if not any(planned.context is before.context for before in failed.chunks):
+                continue
             for slot in (self._slot(chunk, position) for position in range(chunk.start)):
                 self._cache[slot] = -1 if self._cache[slot] is None else self._cache[slot]
 

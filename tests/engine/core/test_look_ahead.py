@@ -381,6 +381,15 @@ def test_the_times_of_steps_do_not_overlap_and_their_parts_are_within_them() -> 
     assert engine.counts().step_seconds_total == pytest.approx(sum(record.total_seconds for record in records))
 
 
+def test_guessing_keeps_nothing_of_those_that_ended_while_every_step_is_planned_ahead() -> None:
+    world = _world(vocab_size=100_000, tunables={"speculation": "on"})
+    for number in range(80):
+        world.submit(submit(f"r{number}", max_tokens=4, ignore_eos=True))
+        world.step()
+    assert _runner(world).num_launched_behind == 79
+    assert world.engine._scheduler._planner.speculator.num_known < 30
+
+
 def test_a_sequences_own_account_follows_its_steps_without_a_gap() -> None:
     world = _world(tunables={"max_prefill_chunk": 4})
     world.submit(submit("a", prompt=8, max_tokens=5, ignore_eos=True))

@@ -206,6 +206,29 @@ def test_a_static_batch_has_room_for_so_much(parts: list[tuple[int, int, int]], 
         backend.fill(backend.static_batch(2, 4), scene.chunks(parts))
 
 
+@pytest.mark.parametrize(
+    ("max_blocks", "how", "lengths"),
+    [(144, _PLAIN, (2048, 1030)), (24, LayerAttention(0.25, 256), (300, 384))],
+    ids=["plain", "windowed"],
+)
+def test_a_static_batch_holds_contexts_that_have_more_parts_than_its_longest(
+    max_blocks: int, how: LayerAttention, lengths: tuple[int, ...]
+) -> None:
+    """18 tiles are split into 6 parts of 3, but 16 into 8 of 2; and of two tiles that begin with the window it sees
+    both, but three of others."""
+    scene = make_scene(_SMALL, lengths, torch.float16)
+    backend = TritonAttention(scene.cache, num_heads=6, layers=[how])
+    static = backend.static_batch(len(lengths), max_blocks)
+    parts = [(index, length - 1, length) for index, length in enumerate(lengths)]
+    eager = backend.prepare(scene.chunks(parts))
+    (split,), (needed,) = static.batch.splitting.values(), eager.splitting.values()
+    assert split.most_parts >= needed.most_parts
+    assert static.batch.partials.sums.shape[2] >= needed.most_parts
+    backend.fill(static, scene.chunks(parts))
+    found = backend.attend_stored(0, scene.rows(parts), batch=backend.first_rows(static, len(lengths)))
+    assert torch.equal(found, backend.attend_stored(0, scene.rows(parts), batch=eager))
+
+
 def test_blocks_for_tokens_to_come_are_not_read() -> None:
     """A sequence may hold more than its rows need."""
     scene = make_scene(_SMALL, (40,), torch.float16)

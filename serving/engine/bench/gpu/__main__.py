@@ -1,5 +1,5 @@
 """`python -m serving.engine.bench.gpu`: check the kernels on this machine's GPU, then measure the engine beside the
-GPU's own limits. A JSON file with all figures, and a short table last.
+GPU's own limits. A JSON file with all figures, which is written anew after each part, and a short table last.
 
 Needs nothing but this checkout and what the engine needs: PyTorch, Triton, msgspec, NumPy, safetensors; beside
 Transformers where that is installed. On a machine without a GPU, or with --dry-run, everything is done at a tiny size
@@ -15,17 +15,19 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-
-import torch
+from typing import Any
 
 _DEFAULT_SECONDS = 450.0
 _DEFAULT_FILE = Path("var/bench-gpu.json")
 _MODULE = "serving.engine.bench.gpu"
+_NEEDED = ("torch", "triton", "msgspec", "numpy", "safetensors")
 
 
 def main() -> None:
     """Measure; exit with 1 where a kernel is wrong or nothing could be measured."""
     options = _options()
+    import torch
+
     is_dry = options.dry_run or not torch.cuda.is_available()
     if is_dry and not _is_interpreted():
         # Triton reads it when it is imported, before anything here can tell it otherwise.
@@ -35,17 +37,20 @@ def main() -> None:
     from serving.engine.bench.gpu.report import table
     from serving.engine.bench.gpu.scale import DRY, WHOLE
 
+    def keep(figures: dict[str, Any]) -> None:
+        options.json.write_text(json.dumps(figures, indent=1), encoding="utf-8")
+
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    options.json.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(
             DRY if is_dry else WHOLE,
             device=torch.device("cpu" if is_dry else "cuda"),
             budget=Budget(options.seconds),
             folder=Path(folder),
+            keep=keep,
         )
         bench.run()
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(bench.figures, indent=1), encoding="utf-8")
     sys.stdout.write(f"{table(bench.figures)}\nall figures: {options.json}\n")
     if not all(check["passed"] for check in bench.figures.get("kernels", [{"passed": False}])):
         sys.exit(1)
@@ -68,4 +73,9 @@ def _is_interpreted() -> bool:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except ModuleNotFoundError as missing:
+        if missing.name not in _NEEDED:
+            raise
+        sys.exit(f"{missing.name} is not installed; needed are {', '.join(_NEEDED)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator
 
@@ -18,9 +19,12 @@ from serving.engine.kernels.gpu.products import multiply
 from serving.engine.kernels.gpu.rotary import HeadNorm, rotate_and_store
 from serving.engine.kv_cache import BLOCK_SIZE, KVCache
 from serving.engine.models.config import ModelConfig
+from serving.engine.models.feed_forward import choose_experts, mix_experts
 from serving.engine.models.operations import rms_norm as plain_rms_norm
+from serving.engine.models.operations import rms_norm_adding_one
 from serving.engine.models.packed import Kind, dequantised
 from serving.engine.models.rope import Rotation, rotate
+from serving.engine.models.weights import DenseWeights, PlainMatrix, SparseWeights, stacked
 
 _LARGEST_ERRORS = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 1e-4}
 EPS = 1e-5
@@ -77,9 +81,11 @@ def _check_norms(config: ModelConfig, device: torch.device, dtype: torch.dtype) 
     weight = torch.randn(config.hidden_size, device=device).to(dtype)
     total = added.float() + residual.float()
     expected = plain_rms_norm(total.to(dtype).double(), weight.double(), EPS)
-    first = rms_norm(total.to(dtype), weight, EPS)
-    normed, summed = add_rms_norm(added, residual, weight, EPS)
-    return torch.cat([first, normed, summed]), torch.cat([expected, expected, total])
+    adding_one = rms_norm_adding_one(total.to(dtype).double(), weight.double(), EPS)
+    found = [rms_norm(total.to(dtype), weight, EPS), rms_norm(total.to(dtype), weight, EPS, adds_one=True)]
+    found += add_rms_norm(added, residual.clone(), weight, EPS)
+    found += add_rms_norm(added, residual, weight, EPS, adds_one=True)
+    return torch.cat(found), torch.cat([expected, adding_one, expected, total, adding_one, total])
 
 
 def _check_gates(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> _Pair:
@@ -89,11 +95,14 @@ def _check_gates(config: ModelConfig, device: torch.device, dtype: torch.dtype) 
     return torch.cat([gate(gate_up, "silu"), gate(gate_up, "gelu_tanh")]), torch.cat(expected)
 
 
-def _check_rotation(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> _Pair:
+def _check_rotation(
+    config: ModelConfig, device: torch.device, dtype: torch.dtype, *, rotated_share: float = 1.0
+) -> _Pair:
     num_tokens, num_blocks = 37, 8
     sizes = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
     fused = torch.randn(num_tokens, sum(sizes) * config.head_dim, device=device).to(dtype)
-    angles = torch.rand(num_tokens, config.head_dim // 2, device=device) * 2 * math.pi
+    num_pairs = int(config.head_dim * rotated_share) // 2
+    angles = torch.rand(num_tokens, num_pairs, device=device) * 2 * math.pi
     rotation = Rotation(angles.cos().to(dtype), angles.sin().to(dtype))
     weights = torch.randn(2, config.head_dim, device=device).to(dtype)
     slots = torch.randperm(num_blocks * BLOCK_SIZE, device=device)[:num_tokens].to(torch.int32)
@@ -121,7 +130,14 @@ def _check_rotation(config: ModelConfig, device: torch.device, dtype: torch.dtyp
     return torch.cat([turned, stored[0], stored[1]], dim=1), torch.cat(expected, dim=1)
 
 
-def _check_attention(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> _Pair:
+def _check_attention(
+    config: ModelConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> _Pair:
     """Decode rows and prompts in one step, with contexts up to the model's length or a few thousand."""
     longest = min(config.max_model_len, 3000) - 1
     blocks = -(-(longest + 1) // BLOCK_SIZE)
@@ -140,12 +156,34 @@ def _check_attention(config: ModelConfig, device: torch.device, dtype: torch.dty
         cache = KVCache(dataclasses.replace(config, num_layers=1), num_blocks=4 * blocks, dtype=kind, device=device)
         for cached, values in zip(cache.layer(0), kept, strict=True):
             cached.copy_(values)
-        layers = [LayerAttention(config.head_dim**-0.5)]
+        layers = [LayerAttention(config.head_dim**-0.5, window, softcap)]
         attention = make_attention(name, cache, num_heads=config.num_heads, layers=layers)
         sizes = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
         parts = torch.split_with_sizes(fused.to(kind).view(first_row, -1, config.head_dim), sizes, dim=1)
         results.append(attention.attend(0, *parts, batch=attention.prepare(chunks)))
     return results[0], results[1]
+
+
+def _check_experts(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> _Pair:
+    """A mixture of experts, with grouped products where these are had: in bf16 on a GPU."""
+    num_experts, inner = 8, max(8, config.intermediate_size // 8)
+
+    def matrix(num_outputs: int, num_inputs: int) -> PlainMatrix:
+        weight = torch.randn(num_outputs, num_inputs, device=device) / math.sqrt(num_inputs)
+        return PlainMatrix(weight.to(dtype))
+
+    hidden = config.hidden_size
+    experts = tuple(DenseWeights(matrix(2 * inner, hidden), matrix(hidden, inner)) for _ in range(num_experts))
+    weights = SparseWeights(matrix(num_experts, hidden), experts, 2)
+    rows = torch.randn(37, hidden, device=device).to(dtype)
+    chosen, shares = choose_experts(rows, weights, normalised=True)
+    expected = torch.zeros(rows.shape, dtype=torch.float64, device=device)
+    for place, expert in enumerate(experts):
+        gates, ups = F.linear(rows.double(), expert.gate_up.plain().double()).chunk(2, dim=-1)
+        share = (shares * (chosen == place)).sum(dim=1).double()
+        expected += share[:, None] * F.linear(F.silu(gates) * ups, expert.down.plain().double())
+    computed = stacked(weights) if device.type == "cuda" else weights
+    return mix_experts(rows, computed, normalised=True, gate=gate), expected
 
 
 def _checker_of_products(kind: Kind, num_rows: int) -> _Check:
@@ -163,7 +201,11 @@ _CHECKS: dict[str, _Check] = {
     "norms": _check_norms,
     "gates": _check_gates,
     "rotation and cache write": _check_rotation,
+    "rotation of three quarters": functools.partial(_check_rotation, rotated_share=0.75),
     "attention": _check_attention,
+    "attention with a window": functools.partial(_check_attention, window=100),
+    "attention with a softcap": functools.partial(_check_attention, softcap=2.0),
+    "experts": _check_experts,
     "int4 products of 3 rows": _checker_of_products("int4", 3),
     "int4 products of 100 rows": _checker_of_products("int4", 100),
     "int8 products of 3 rows": _checker_of_products("int8", 3),

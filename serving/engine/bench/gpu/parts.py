@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import logging
@@ -34,12 +35,22 @@ _PROFILED_STEPS = 10
 class Bench:
     """Owns the figures of one run and the model that is being measured; on the thread that measures."""
 
-    def __init__(self, scale: Scale, *, device: torch.device, budget: Budget, folder: Path) -> None:
-        """`folder` is for models' configurations."""
+    def __init__(
+        self,
+        scale: Scale,
+        *,
+        device: torch.device,
+        budget: Budget,
+        folder: Path,
+        keep: Callable[[dict[str, Any]], object] = lambda figures: None,
+    ) -> None:
+        """`folder` is for models' configurations. `keep` is handed the figures before each part and at the end: a run
+        that is broken off, or that a broken kernel takes with it, leaves what it knows."""
         self._scale = scale
         self._device = device
         self._budget = budget
         self._folder = folder
+        self._keep = keep
         self._limits: Limits | None = None
         self.figures: dict[str, Any] = {"device": _describe(device), "models": {}}
         """What is known so far; every part adds its own."""
@@ -55,10 +66,15 @@ class Bench:
         for name in self._scale.models:
             self._spend(f"{name}: Transformers", 30, partial(self._measure_transformers, name))
         self._spend("fused kernels", 40, self._measure_fusing)
+        self._tell()
+
+    def _tell(self) -> None:
         self.figures["skipped"] = [dataclasses.asdict(each) for each in self._budget.skipped]
         self.figures["seconds"] = round(self._budget.spent_seconds, 1)
+        self._keep(self.figures)
 
     def _spend(self, part: str, seconds: float, work: Callable[[], Any]) -> Any:
+        self._tell()
         _log.info("%.0f s: %s", self._budget.spent_seconds, part)
         return self._budget.spend(part, seconds, work)
 
@@ -236,7 +252,9 @@ class Bench:
     def _free(self) -> None:
         gc.collect()
         if self._device.type == "cuda":
-            torch.cuda.empty_cache()
+            # After an illegal access all that asks the device fails; the next part says so.
+            with contextlib.suppress(RuntimeError):
+                torch.cuda.empty_cache()
 
 
 def _describe(device: torch.device) -> dict[str, Any]:

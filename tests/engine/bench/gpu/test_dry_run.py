@@ -60,3 +60,24 @@ def test_without_time_everything_is_left_out_and_the_script_says_so(tmp_path: Pa
     figures = json.loads(told.read_text())
     assert figures["skipped"][0]["part"] == "limits"
     assert done.stdout.count("NOT MEASURED") == len(figures["skipped"]) > 4
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", ["torch", "triton", "msgspec"])
+def test_a_package_that_is_missing_is_named(name: str, tmp_path: Path) -> None:
+    """Another of its name, found first, stands for one that is not there."""
+    absent = f"raise ModuleNotFoundError({f'No module named {name!r}'!r}, name={name!r})"
+    (tmp_path / f"{name}.py").write_text(absent)
+    done = subprocess.run(
+        [sys.executable, "-m", "serving.engine.bench.gpu", "--dry-run", "--json", tmp_path / "told.json"],
+        cwd=REPOSITORY,
+        env=dict(os.environ) | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        f"{name} is not installed; needed are torch, triton, msgspec, numpy, safetensors"
+    )
+    assert "Traceback" not in done.stderr
