@@ -8,7 +8,10 @@ from serving.contracts.sampling import MAX_LOGPROBS, SamplingParams
 from serving.engine.plan import MOST_SAMPLED_ROWS, PlannedChunk, StepPlan
 
 _CONTEXT_TOKENS = 1024
-"""Where decoding sequences stand: far enough for attention to split its work as it does for long contexts."""
+"""Where decoding sequences stand, but one."""
+_LONG_CONTEXT_TOKENS = 16_384
+"""Where that one stands: far enough for attention to split its context into as many parts as any, for which there is
+memory in every row then."""
 _EVERYTHING = SamplingParams(
     max_tokens=_CONTEXT_TOKENS,
     seed=1,
@@ -36,10 +39,20 @@ def largest_steps(*, max_step_tokens: int, max_model_len: int, block_size: int) 
     """
     prompts = _prompts(max_step_tokens, max_model_len=max_model_len, block_size=block_size)
     num_decodes = min(max_step_tokens, MOST_SAMPLED_ROWS)
-    length = min(max_model_len, _CONTEXT_TOKENS)
-    context = [0] * length
-    table = [0] * -(-length // block_size)
-    decodes = tuple(
+    others = _decodes(range(1, num_decodes), length=min(max_model_len, _CONTEXT_TOKENS), block_size=block_size)
+    decodes = _decodes(range(1), length=min(max_model_len, _LONG_CONTEXT_TOKENS), block_size=block_size) + others
+    num_left = max_step_tokens - num_decodes
+    beside = _prompts(num_left, max_model_len=max_model_len, block_size=block_size)
+    return (
+        StepPlan(1, prompts, num_prefill_tokens=max_step_tokens, num_decode_tokens=0),
+        StepPlan(2, decodes + beside, num_prefill_tokens=num_left, num_decode_tokens=num_decodes),
+    )
+
+
+def _decodes(indices: range, *, length: int, block_size: int) -> tuple[PlannedChunk, ...]:
+    """Sequences with contexts of `length` tokens, of which the last is computed."""
+    context, table = [0] * length, [0] * -(-length // block_size)
+    return tuple(
         PlannedChunk(
             key=_key(index),
             token_ids=context[-1:],
@@ -52,13 +65,7 @@ def largest_steps(*, max_step_tokens: int, max_model_len: int, block_size: int) 
             context=context,
             num_prompt_tokens=length,
         )
-        for index in range(num_decodes)
-    )
-    num_left = max_step_tokens - num_decodes
-    beside = _prompts(num_left, max_model_len=max_model_len, block_size=block_size)
-    return (
-        StepPlan(1, prompts, num_prefill_tokens=max_step_tokens, num_decode_tokens=0),
-        StepPlan(2, decodes + beside, num_prefill_tokens=num_left, num_decode_tokens=num_decodes),
+        for index in indices
     )
 
 

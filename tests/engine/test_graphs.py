@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from serving.engine import graphs
 from serving.engine.graphs import CudaRecorder
 
 
@@ -68,7 +67,7 @@ class _Cuda:
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> _Cuda:
     found = _Cuda()
-    monkeypatch.setattr(graphs.torch, "cuda", found)
+    monkeypatch.setattr(torch, "cuda", found)
     return found
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serving.engine.kernels.gpu.attention_shapes import decode_shape, max_splits, most_parts
 from serving.engine.kv_cache import KVCacheProblem
 from serving.engine.largest_step import largest_steps
 from serving.engine.memory import MemoryShortage, MemoryUse, is_shortage, measure_use, num_blocks_within
@@ -209,3 +211,17 @@ def test_the_largest_steps_are_as_large_as_any_may_be(max_step_tokens: int, max_
     assert all(chunk.embeds for chunk in prompts.chunks)
     assert sum(chunk.samples for chunk in decodes.chunks) == min(max_step_tokens, MOST_SAMPLED_ROWS)
     assert len({chunk.key for chunk in decodes.chunks}) == len(decodes.chunks)
+
+
+@pytest.mark.parametrize("num_kv_heads", [1, 3, 8, 32])
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_no_context_is_split_into_more_parts_than_that_of_the_largest_step(head_dim: int, num_kv_heads: int) -> None:
+    """Attention has memory in every row for as many parts as the row with most has."""
+    _, decodes = largest_steps(max_step_tokens=64, max_model_len=131_072, block_size=16)
+    shape = decode_shape(head_dim=head_dim, num_shared=4, dtype=torch.bfloat16, shared_memory=227 << 10)
+    num_splits = max_splits(num_processors=132, num_kv_heads=num_kv_heads)
+
+    def parts(lengths: Iterable[int]) -> int:
+        return most_parts(np.fromiter(lengths, dtype=np.int32), window=None, tile=shape.tile, num_splits=num_splits)
+
+    assert parts(chunk.end for chunk in decodes.chunks) == parts(range(1, 131_073)) == num_splits

@@ -151,7 +151,7 @@ def _refuse_what_is_not_built(fields: Fields, family: Family) -> None:
 
 def _activation(fields: Fields, family: Family) -> Activation:
     name = fields.get(family.activation_field) or next(iter(family.activations))
-    if name not in family.activations:
+    if not isinstance(name, str) or name not in family.activations:
         supported = ", ".join(family.activations)
         fields.refuse(family.activation_field, f"{name!r} is not supported; supported is {supported}")
     return family.activations[name]

@@ -98,7 +98,7 @@ def _theta(family: Family) -> float:
 
 def _read_kind(scaling: Fields, family: Family) -> RopeKind:
     given = scaling.get("rope_type") or scaling.get("type") or "default"
-    if "longrope" in family.rope_kinds and given in {"su", "yarn"}:
+    if "longrope" in family.rope_kinds and given in ("su", "yarn"):
         given = "longrope"  # the names under which Phi-3 models were first published
     kind = next((kind for kind in family.rope_kinds if kind == given), None)
     if kind is None:

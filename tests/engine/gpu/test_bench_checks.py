@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from serving.engine.attention.backends import make_attention
 from serving.engine.attention.base import LayerAttention
 from serving.engine.bench.gpu import checks
 from serving.engine.bench.gpu.checks import KernelCheck, check_kernels
@@ -34,8 +35,6 @@ def _failed(folder: Path, monkeypatch: pytest.MonkeyPatch, *, beginning: str) ->
 def test_attention_that_forgets_what_layers_have_is_found(
     without: str, kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make = checks.make_attention
-
     def forgetful(name: str, cache: Any, *, num_heads: int, layers: Sequence[LayerAttention]) -> Any:
         if name == "triton":
             layers = [
@@ -46,7 +45,7 @@ def test_attention_that_forgets_what_layers_have_is_found(
                 )
                 for layer in layers
             ]
-        return make(name, cache, num_heads=num_heads, layers=layers)
+        return make_attention(name, cache, num_heads=num_heads, layers=layers)
 
     assert _failed(tmp_path, monkeypatch, beginning="attention") == set()
     monkeypatch.setattr(checks, "make_attention", forgetful)
