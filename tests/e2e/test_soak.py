@@ -113,6 +113,7 @@ def random_value(spec: TunableSpec, rng: random.Random) -> object:
         "prefill_share": (0, 1),
         "long_prompt_tokens": (20, 400),
         "max_long_prefills": (1, 4),
+        "max_draft_tokens": (1, 16),
     }
     if spec.kind == "choice":
         return rng.choice(spec.choices)
