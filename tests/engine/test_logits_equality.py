@@ -14,6 +14,7 @@ import pytest
 from serving.contracts.ids import OwnerId, RequestId
 from serving.contracts.messages import SequenceKey, Submit
 from serving.contracts.sampling import SamplingParams
+from serving.engine.models.weights import threads_differ
 from tests.engine.driving import random_prompts
 from tests.engine.playing import PLENTY, Subject, house_of
 from tests.engine.various import VOCABULARY
@@ -75,7 +76,12 @@ def test_together_in_steps_of_many_sizes(subject: Subject) -> None:
     assert subject.house.largest_company >= 4
 
 
-def test_in_chunks_that_end_anywhere(subject: Subject) -> None:
+def test_in_chunks_that_end_anywhere(
+    subject: Subject, backend: str, num_threads: int, request: pytest.FixtureRequest
+) -> None:
+    if backend == "torch" and num_threads > 1 and threads_differ():
+        reason = "where PyTorch has AVX-512 without bf16, some sizes of step round otherwise with several threads"
+        request.applymarker(pytest.mark.xfail(reason=reason, strict=False))
     subject.check(PLENTY | {"max_prefill_chunk": 99, "max_batch_tokens": 150})
 
 

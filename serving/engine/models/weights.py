@@ -196,13 +196,14 @@ def _num_computed(num_rows: int) -> int:
     so the second costs next to nothing. With AVX-512 but without instructions for bf16, rows are dealt out to threads
     first, and it is a thread's lone row that is summed in another order: each thread needs an even number.
     """
-    if _threads_differ():
+    if threads_differ():
         multiple = 2 * torch.get_num_threads()
         return math.ceil(num_rows / multiple) * multiple
     return max(2, num_rows)
 
 
 @functools.cache
-def _threads_differ() -> bool:
+def threads_differ() -> bool:
+    """Whether PyTorch's bf16 products on this processor depend on how many rows each thread has."""
     instructions = torch.cpu.get_capabilities()
     return bool(instructions.get("avx512_f")) and not (instructions["avx512_bf16"] or instructions["amx_bf16"])
