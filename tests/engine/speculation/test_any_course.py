@@ -48,13 +48,17 @@ class AheadGuessingMachine(GuessingMachine):
 
 
 total = [0, 0]
+_MOST_RUNS = 8
 
 
 @pytest.mark.parametrize("machine", [GuessingMachine, AheadGuessingMachine])
 def test_any_course_of_events_keeps_every_promise(machine: type[GuessingMachine]) -> None:
     total[:] = 0, 0
-    assert run_machine(machine, max_examples=150, num_steps=50) > 2500
+    # How much is guessed is chance: courses are made up. More of them are run until it was enough to prove something.
+    for _ in range(_MOST_RUNS):
+        assert run_machine(machine, max_examples=150, num_steps=50) > 2500
+        if total[0] > 300:
+            break
     num_drafted, num_accepted = total
-    # How many there are is chance: courses are made up, and a price that was measured once may stop all guessing.
-    assert num_drafted > 0
-    assert num_accepted > 0
+    assert num_drafted > 300
+    assert num_accepted > num_drafted // 20
