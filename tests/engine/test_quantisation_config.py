@@ -30,6 +30,9 @@ def _compressed(**changes: Any) -> dict[str, Any]:
         ({"quant_method": "awq", "bits": 3}, "bits: 3 is not supported; supported are 4"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version: 'gemv' is not supported; supported are gemm"),
         ({"quant_method": "awq", "bits": 4, "group_size": 48}, "group_size: must be -1 or a multiple of 32, not 48"),
+        ({"quant_method": "awq"}, "bits: None is not supported; supported are 4"),
+        ({"quant_method": "awq", "w_bit": 3}, "w_bit: 3 is not supported; supported are 4"),
+        ({"quant_method": "awq", "w_bit": 4, "q_group_size": 48}, "q_group_size: must be -1 or a multiple of 32"),
         ({"quant_method": "awq", "bits": 4, "group_size": True}, "group_size: must be -1 or"),
         ({"quant_method": "awq", "bits": 4, "group_size": 0}, "group_size: must be -1 or"),
         (gptq_config(bits=3), "bits: 3 is not supported; supported are 4, 8"),
@@ -47,10 +50,10 @@ def _compressed(**changes: Any) -> dict[str, Any]:
         (_compressed() | {"format": "nvfp4-pack-quantized"}, "format: 'nvfp4-pack-quantized' is not supported"),
         (_compressed() | {"quantization_status": "initialized"}, "quantization_status: 'initialized' is not supported"),
         (_compressed() | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparsity_config: is not supported"),
-        (_compressed() | {"transform_config": {"config_groups": {}}}, "transform_config: is not supported"),
+        (_compressed() | {"transform_config": {"config_groups": {"R1": {}}}}, "transform_config: is not supported"),
         (_compressed() | {"config_groups": {}}, "config_groups: names no group of weights"),
         (_compressed() | {"config_groups": None}, "config_groups: is missing"),
-        (_compressed() | {"config_groups": {"group_0": {"weights": None}}}, "group_0: weights: is missing"),
+        (_compressed() | {"config_groups": {"group_0": {"weights": None}}}, "config_groups: names no group of weights"),
     ],
 )
 def test_recipes_that_are_not_supported_are_refused_by_name(tmp_path: Path, config: Any, words: str) -> None:
@@ -68,6 +71,31 @@ def test_weights_that_their_writer_calls_frozen_are_stored_as_others(tmp_path: P
         found.append(read_config(tmp_path).quantisation)
     assert found[0] is not None
     assert found[0] == found[1]
+
+
+def _read(folder: Path, config: Any) -> Any:
+    (folder / "config.json").write_text(json.dumps(CONFIG | {"quantization_config": config}))
+    return read_config(folder).quantisation
+
+
+def test_awq_is_read_by_the_names_that_its_own_tool_uses(tmp_path: Path) -> None:
+    theirs = _read(tmp_path, {"quant_method": "awq", "w_bit": 4, "q_group_size": 64, "version": "GEMM"})
+    assert theirs == _read(tmp_path, {"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemm"})
+    assert theirs.group_size == 64
+
+
+def test_a_group_of_what_attention_computes_is_no_group_of_weights(tmp_path: Path) -> None:
+    config = _compressed()
+    alone = _read(tmp_path, config)
+    config["config_groups"]["group_1"] = {"targets": ["LlamaAttention"], "weights": None, "input_activations": {}}
+    assert _read(tmp_path, config | {"transform_config": {"config_groups": {}}}) == alone
+
+
+def test_the_size_of_blocks_may_be_one_word(tmp_path: Path) -> None:
+    for size in ([128, 64], "128x64"):
+        config = json.loads(json.dumps(LAYOUTS["compressed-fp8-channel"].config))
+        config["config_groups"]["group_0"]["weights"] |= {"strategy": "block", "block_structure": size}
+        assert _read(tmp_path, config).block == (128, 64)
 
 
 def test_several_recipes_in_one_folder_are_told_together(tmp_path: Path) -> None:

@@ -10,6 +10,9 @@ from typing import Any, NoReturn
 
 from serving.engine.models.problem import ModelFolderProblem
 
+_LARGEST_INTEGER = 2**31 - 1
+_SHOWN_DIGITS = 40
+
 
 class Fields:
     """Typed look-ups in one JSON object of a model folder. Owns nothing; refuses what is missing or of another type.
@@ -39,10 +42,10 @@ class Fields:
         return self._defaults.get(name) if value is None else value
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """A positive integer."""
+        """A positive integer of at most 2³¹ - 1: what is more is no size of anything."""
         value = self._value(name, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            self.refuse(name, f"must be a positive integer, not {value!r}")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LARGEST_INTEGER:
+            self.refuse(name, f"must be an integer from 1 to {_LARGEST_INTEGER}, not {_shortened(value)}")
         return int(value)
 
     def number(self, name: str, default: float | None = None) -> float:
@@ -92,6 +95,13 @@ class Fields:
 def is_positive_number(value: object) -> bool:
     """Whether `value` is a finite number above zero, and no truth value."""
     return not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value) and value > 0
+
+
+def _shortened(value: object) -> str:
+    """A value as a message shows it: a number may have any number of digits."""
+    if isinstance(value, int) and value.bit_length() > _SHOWN_DIGITS * 3:
+        return "one with more than 30 digits"
+    return repr(value)
 
 
 def read_fields(folder: Path, name: str) -> Fields:

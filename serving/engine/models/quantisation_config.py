@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -61,11 +62,14 @@ def read_quantisation(fields: Fields) -> Quantisation | None:
 
 
 def _awq(fields: Fields) -> Quantisation:
-    _choice(fields, "bits", [4])
+    # The method's own tool calls them otherwise than Transformers does.
+    bits = "bits" if fields.get("bits") is not None or fields.get("w_bit") is None else "w_bit"
+    size = "group_size" if fields.get("q_group_size") is None else "q_group_size"
+    _choice(fields, bits, [4])
     version = "version" if fields.get("version") is not None else "format"
     _choice(fields, version, ["gemm"], default="gemm")
     fields.flag("zero_point", default=True)  # zero points are stored either way
-    return Quantisation(method="awq", kinds=("int4",), group_size=_group_size(fields, default=128), bits=4)
+    return Quantisation(method="awq", kinds=("int4",), group_size=_group_size(fields, size, default=128), bits=4)
 
 
 def _gptq(fields: Fields) -> Quantisation:
@@ -104,10 +108,12 @@ def _compressed_tensors(fields: Fields) -> Quantisation:
     _choice(fields, "quantization_status", ["compressed", "frozen"], default="compressed")
     for name in ("sparsity_config", "transform_config"):
         part = fields.part(name)
-        if part is not None and part.values and part.get("format") != "dense":
+        if part is not None and any(part.values.values()) and part.get("format") != "dense":
             fields.refuse(name, "is not supported; supported are dense weights that are quantised as they are")
     groups = _needed_part(fields, "config_groups")
-    schemes = [_scheme(fields, _needed_part(groups, str(name))) for name in groups.values]
+    parts = [_needed_part(groups, str(name)) for name in groups.values]
+    # A group may be of what attention computes: no weights are quantised by it.
+    schemes = [_scheme(fields, part) for part in parts if part.get("weights") is not None]
     if not schemes:
         fields.refuse("config_groups", "names no group of weights")
     sizes = {scheme.group_size for scheme in schemes}
@@ -161,12 +167,12 @@ def _choice(
     return value
 
 
-def _group_size(fields: Fields, *, default: int | None = None) -> int:
+def _group_size(fields: Fields, name: str = "group_size", *, default: int | None = None) -> int:
     """How many inputs share a scale, 0 for all."""
-    given = fields.get("group_size")
+    given = fields.get(name)
     value = default if given is None else given
     if isinstance(value, bool) or not isinstance(value, int) or (value != _WHOLE_ROW and not _is_group_size(value)):
-        fields.refuse("group_size", f"must be {_WHOLE_ROW} or a multiple of {_GROUP_MULTIPLE}, not {given!r}")
+        fields.refuse(name, f"must be {_WHOLE_ROW} or a multiple of {_GROUP_MULTIPLE}, not {given!r}")
     return 0 if value == _WHOLE_ROW else value
 
 
@@ -175,12 +181,15 @@ def _is_group_size(value: int) -> bool:
 
 
 def _block(fields: Fields, name: str) -> tuple[int, int] | None:
-    """Outputs and inputs of a block, None where nothing is said."""
-    value: Any = fields.get(name)
-    if value is None:
+    """Outputs and inputs of a block, as `[128, 128]` or `128x128`; None where nothing is said."""
+    given = fields.get(name)
+    if given is None:
         return None
+    value: Any = given
+    if isinstance(given, str) and re.fullmatch(r"[0-9]{1,9}x[0-9]{1,9}", given):
+        value = [int(size) for size in given.split("x")]
     if not isinstance(value, list) or len(value) != 2 or not all(type(size) is int and size > 0 for size in value):
-        fields.refuse(name, f"must be two positive numbers, outputs and inputs, not {value!r}")
+        fields.refuse(name, f"must be two positive numbers, outputs and inputs, not {given!r}")
     return value[0], value[1]
 
 

@@ -14,6 +14,13 @@ def table(figures: dict[str, Any]) -> str:
     return "\n".join([*_head(figures), *_models(figures), *_fused(figures), *_skipped(figures)])
 
 
+def has_succeeded(figures: dict[str, Any]) -> bool:
+    """Whether all kernels were checked and agree, and at least one model could be measured."""
+    checks = figures.get("kernels", ())
+    agrees = bool(checks) and all(check["passed"] for check in checks)
+    return agrees and any(found.get("decoding") for found in figures["models"].values())
+
+
 def _head(figures: dict[str, Any]) -> Iterator[str]:
     yield f"{figures['device']['name']}; {figures['seconds']:.0f} s in all"
     limits = figures.get("limits")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from serving.engine.bench.gpu.report import table
+from serving.engine.bench.gpu.report import has_succeeded, table
 
 FIGURES: dict[str, Any] = {
     "device": {"name": "a GPU"},
@@ -65,3 +65,13 @@ def test_the_hosts_gap_and_the_parts_of_a_step_are_told() -> None:
 
 def test_what_was_not_measured_is_told_last() -> None:
     assert table(FIGURES).splitlines()[-1] == "NOT MEASURED: 1b: start: needs about 40 s, and 12 s are left"
+
+
+def test_a_run_succeeds_where_all_kernels_agree_and_a_model_was_measured() -> None:
+    right = {"passed": True}
+    measured = {"8b": FIGURES["models"]["8b"], "1b": {}}
+    assert has_succeeded({"kernels": [right], "models": measured})
+    assert not has_succeeded({"kernels": [right, {"passed": False}], "models": measured})
+    assert not has_succeeded({"kernels": [right], "models": {"8b": {"decoding": []}, "1b": {}}})
+    assert not has_succeeded({"kernels": [], "models": measured})
+    assert not has_succeeded({"models": measured})
