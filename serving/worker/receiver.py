@@ -83,6 +83,9 @@ class Receiver:
     def stop(self, *, timeout_seconds: float) -> None:
         """End the thread; gives up after `timeout_seconds`."""
         self._stopping.set()
+        with contextlib.suppress(RedisError, OSError):
+            # Nobody else reads it, and a read that blocks on it ends with it.
+            self._redis.xgroup_destroy(self._control, keys.ENGINE_GROUP)
         self._thread.join(timeout_seconds)
         with contextlib.suppress(RedisError, OSError):
             self._redis.xgroup_delconsumer(self._inbox, keys.ENGINE_GROUP, self._engine_id)
@@ -98,6 +101,8 @@ class Receiver:
                 self._read_once()
                 backoff = 0.1
             except Exception as error:  # Whatever it is, an engine that hears nothing is worth nothing: it goes on.
+                if self._stopping.is_set():
+                    return
                 has_groups = False
                 logger.warning("cannot read: %s; trying again in %.1f s", error, backoff)
                 self._stopping.wait(backoff)
