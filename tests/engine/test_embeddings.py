@@ -24,6 +24,8 @@ from serving.engine.plan import PlannedChunk
 from tests.engine.driving import random_prompts, small_runner
 from tests.engine.tiny_models import FAMILIES, KERNEL_FAMILIES, SHAPES
 
+pytestmark = pytest.mark.heavy
+
 TinyModel = Callable[[str], Path]
 EMBEDDING = SamplingParams(max_tokens=0, seed=0, embeds=True)
 VOCAB = 301
@@ -94,7 +96,6 @@ def test_every_family_embeds_as_transformers_does(tiny_model: TinyModel, family:
         assert np.abs(vector_of(embedding) - expected).max() < 1e-5
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize("family", [*KERNEL_FAMILIES, *SHAPES])
 def test_the_kernels_embed_every_family(tiny_model: TinyModel, kernels_folder: Path, family: str) -> None:
     folder = tiny_model(family)
@@ -105,7 +106,6 @@ def test_the_kernels_embed_every_family(tiny_model: TinyModel, kernels_folder: P
         assert float(vector_of(embedding) @ expected) > 0.99
 
 
-@pytest.mark.heavy
 def test_the_default_model_embeds_as_transformers_does(default_model: Path, kernels_folder: Path) -> None:
     """Exactly in fp32, and nearly so in bf16, with PyTorch and with the kernels."""
     prompts = random_prompts([1, 9, 130, 400], vocab_size=49_000)
@@ -131,7 +131,6 @@ def bf16_runner(request: pytest.FixtureRequest, tiny_model: TinyModel, kernels_f
     return small_runner(tiny_model("qwen3"), dtype="bfloat16", num_blocks=80, **options)
 
 
-@pytest.mark.heavy
 def test_an_embedding_is_the_same_bit_for_bit_alone_together_in_chunks_and_beside_decodes(
     bf16_runner: ModelRunner,
 ) -> None:
@@ -148,7 +147,6 @@ def test_an_embedding_is_the_same_bit_for_bit_alone_together_in_chunks_and_besid
     assert {ends[f"w{index}"].embedding for index in range(len(prompts))} == {None}
 
 
-@pytest.mark.heavy
 def test_an_embedding_is_the_same_after_preemption(bf16_runner: ModelRunner) -> None:
     """Those that write grow until there is no room for the last that came, whose prompt is half read."""
     long, *others = random_prompts([420, 300, 300], vocab_size=VOCAB, seed=5)

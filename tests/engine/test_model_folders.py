@@ -298,6 +298,7 @@ def _rewrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) 
 _NORM = "model.layers.1.input_layernorm.weight"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -317,6 +318,7 @@ def test_weights_that_do_not_fit_are_refused_by_name(
         load_weights(copied, read_config(copied), dtype=torch.float32, device=torch.device("cpu"))
 
 
+@pytest.mark.heavy
 def test_what_follows_from_other_weights_is_not_in_the_way(tmp_path: Path, tiny_model: Callable[[str], Path]) -> None:
     folder = Path(shutil.copytree(tiny_model("llama-tied"), tmp_path / "model"))
     redundant = {"lm_head.weight": torch.ones(301, 64), "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8)}
@@ -324,6 +326,7 @@ def test_what_follows_from_other_weights_is_not_in_the_way(tmp_path: Path, tiny_
     check_weights(folder, read_config(folder))
 
 
+@pytest.mark.heavy
 def test_a_truncated_file_is_refused(copied: Path) -> None:
     path = copied / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1000])
@@ -331,6 +334,7 @@ def test_a_truncated_file_is_refused(copied: Path) -> None:
         check_weights(copied, read_config(copied))
 
 
+@pytest.mark.heavy
 def test_a_folder_without_weights_is_refused(copied: Path) -> None:
     (copied / "model.safetensors").unlink()
     with pytest.raises(ModelFolderProblem, match=r"neither this file nor model\.safetensors\.index\.json"):
@@ -354,6 +358,7 @@ def _write_index(folder: Path, weight_map: dict[str, str]) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
 
 
+@pytest.mark.heavy
 def test_sharded_weights_equal_those_of_one_file(copied: Path) -> None:
     config = read_config(copied)
     options: dict[str, Any] = {"dtype": torch.float32, "device": torch.device("cpu")}
@@ -379,6 +384,7 @@ def _matrices(weights: DecoderWeights) -> list[Matrix]:
     return found
 
 
+@pytest.mark.heavy
 def test_a_missing_shard_is_refused_by_name(copied: Path) -> None:
     _shard(copied)
     (copied / "model-2.safetensors").unlink()
@@ -386,6 +392,7 @@ def test_a_missing_shard_is_refused_by_name(copied: Path) -> None:
         check_weights(copied, read_config(copied))
 
 
+@pytest.mark.heavy
 def test_an_index_that_leaves_the_folder_is_refused(copied: Path) -> None:
     weight_map = _shard(copied)
     _write_index(copied, {**weight_map, "other": "../secret.safetensors"})

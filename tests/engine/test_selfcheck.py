@@ -11,6 +11,8 @@ import torch
 from serving.engine.attention import torch_backend
 from serving.engine.selfcheck import check_device
 
+pytestmark = pytest.mark.heavy
+
 
 def test_the_reference_agrees_with_itself(tiny_model: Callable[[str], Path]) -> None:
     checks = check_device("cpu", tiny_model("llama-3"))
