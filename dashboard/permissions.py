@@ -27,6 +27,12 @@ VIEWING_REQUESTS = "telemetry.view_requestrecord"
 VIEWING_TEXTS = "telemetry.view_request_text"
 """Reading prompts and answers, where a tenant lets them be kept."""
 
+VIEWING_LAB = "lab.view_run"
+"""Seeing a run stands for seeing all of the Lab: workloads, experiments, predictions, the autopilot."""
+
+EXPERIMENTING = "lab.add_run"
+"""Ordering a run stands for all that the Lab does: workloads, runs, experiments that change tunables for a while."""
+
 User = AbstractBaseUser | AnonymousUser
 
 
@@ -78,6 +84,16 @@ def may_view_texts(user: User) -> bool:
 def may_abort(user: User) -> bool:
     """Whether the user may end a request in flight: who steers may lower `max_running`, too. Blocking."""
     return may_steer(user) and may_view_requests(user)
+
+
+def may_view_lab(user: User) -> bool:
+    """Whether the user may see what the Lab has. Blocking, as `may_steer`."""
+    return _may(user, VIEWING_LAB)
+
+
+def may_experiment(user: User) -> bool:
+    """Whether the user may change workloads, and order and stop what the Lab does. Blocking, as `may_steer`."""
+    return _may(user, EXPERIMENTING) and _may(user, VIEWING_LAB)
 
 
 def _may(user: User, permission: str) -> bool:

@@ -15,13 +15,15 @@ from dashboard.permissions import (
     ADMINISTERING,
     ADMINISTERING_USERS,
     AUDITING,
+    EXPERIMENTING,
     PROMPTING,
     STEERING,
+    VIEWING_LAB,
     VIEWING_REQUESTS,
     VIEWING_TEXTS,
 )
 
-_READING = ("tuning.view_pool", "tuning.view_tunablesversion")
+_READING = ("tuning.view_pool", "tuning.view_tunablesversion", VIEWING_LAB)
 _VIEWING_TENANTS = (
     "admission.view_tenant",
     "admission.view_apikey",
@@ -38,10 +40,11 @@ _CHANGING_TENANTS = (
 ROLES: dict[str, tuple[str, ...]] = {
     "viewer": _READING,
     # A viewer sees figures and no names; who steers must see whom it hits, but not what they wrote.
-    "operator": (*_READING, STEERING, PROMPTING, VIEWING_REQUESTS),
+    "operator": (*_READING, STEERING, EXPERIMENTING, PROMPTING, VIEWING_REQUESTS),
     "admin": (
         *_READING,
         STEERING,
+        EXPERIMENTING,
         PROMPTING,
         *_VIEWING_TENANTS,
         AUDITING,
@@ -71,8 +74,9 @@ class Capability:
 
 
 CAPABILITIES = (
-    Capability("See Live, Steps, Tuning, Fleet and Alerts", _READING),
+    Capability("See Live, Steps, Tuning, Lab, Fleet and Alerts", _READING),
     Capability("Change tunables and alert rules; drain and restart engines", (STEERING,)),
+    Capability("Load-test, sweep and experiment in the Lab; change workloads", (EXPERIMENTING,)),
     Capability("Ask the models: playground, prompt box, sample traffic", (PROMPTING,)),
     Capability("See requests, those that run too; end one, where it may steer", (VIEWING_REQUESTS,)),
     Capability("Read the prompts and answers that are kept", (VIEWING_TEXTS,)),

@@ -1,6 +1,6 @@
 """Addresses under /console/."""
 
-from django.urls import path
+from django.urls import include, path
 
 from dashboard import (
     account,
@@ -66,6 +66,7 @@ urlpatterns = [
     path("fleet/", fleet.fleet, name="fleet"),
     path("fleet/engines/<str:engine_id>/<str:act>/", fleet_acts.act, name="fleet_act"),
     path("fleet/processes/<str:process_id>/", fleet.process, name="fleet_process"),
+    path("lab/", include("dashboard.lab.urls")),
     path("alerts/", alerts.alerts, name="alerts"),
     path("alerts/banner", alerts.banner, name="alert_banner"),
     path("alerts/new/", alerts.new, name="alert_rule_new"),

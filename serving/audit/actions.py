@@ -40,9 +40,32 @@ Action = Literal[
     "alert rule changed",
     "alert rule deleted",
     "webhook secret renewed",
+    "autopilot switched on",
+    "autopilot switched off",
+    "autopilot paused",
+    "autopilot resumed",
+    "workload saved",
+    "workload changed",
+    "workload deleted",
+    "run ordered",
+    "run stopped",
+    "experiment ordered",
+    "experiment stopped",
 ]
 
-SubjectKind = Literal["user", "tenant", "key", "pool", "engine", "process", "request", "alert rule"]
+SubjectKind = Literal[
+    "user",
+    "tenant",
+    "key",
+    "pool",
+    "engine",
+    "process",
+    "request",
+    "alert rule",
+    "workload",
+    "run",
+    "experiment",
+]
 
 ACTIONS: tuple[str, ...] = get_args(Action)
 SUBJECT_KINDS: tuple[str, ...] = get_args(SubjectKind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 
 from celery import Celery
 
@@ -12,5 +13,6 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "serving.config.settings")
 
 app = Celery("footplate", task_cls=Job)
 app.outages = JobOutages()
+app.ending = threading.Event()  # set as the process is to end: what takes long looks at it
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()

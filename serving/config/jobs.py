@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 from celery.beat import EmbeddedService
+from celery.signals import worker_shutting_down
 from celery.worker import state
 from django.conf import settings
 
@@ -13,25 +16,38 @@ _BEAT_SECONDS = 0.5
 """How long the beat sleeps at most: a stop waits for its end."""
 
 
-def run_jobs(*, with_beat: bool) -> int:
-    """Work off jobs one at a time until SIGTERM or SIGINT; returns the exit status.
+Queue = Literal["jobs", "lab"]
+"""`jobs` are short, and done one at a time; what the Lab plays may take hours, some of it at once, and has a process of
+its own."""
+
+_QUEUES: dict[Queue, dict[str, Any]] = {
+    "jobs": {"pool_cls": "solo", "concurrency": 1},
+    "lab": {"pool_cls": "threads", "concurrency": 3, "queues": ["lab"]},
+}
+
+
+def run_jobs(*, with_beat: bool, queue: Queue = "jobs") -> int:
+    """Work off a queue until SIGTERM or SIGINT; returns the exit status.
 
     Run the beat in one process only: two would send everything twice. As a thread it also ends with the process,
     whatever ends that.
     """
+    worker_shutting_down.connect(_tell_of_end)
     beat = _beat() if with_beat else None
     if beat is not None:
         settings.FOOTPLATE_HOME.mkdir(parents=True, exist_ok=True)  # the beat keeps its place there
         beat.start()
     # Without gossip, whose end Celery cannot survive while Redis is away.
-    worker = app.Worker(
-        pool_cls="solo", concurrency=1, quiet=True, loglevel="WARNING", without_mingle=True, without_gossip=True
-    )
-    with presence("jobs", doing=_tasks_at_work):
+    worker = app.Worker(**_QUEUES[queue], quiet=True, loglevel="WARNING", without_mingle=True, without_gossip=True)
+    with presence("jobs", name=queue, doing=_tasks_at_work):
         worker.start()
     if beat is not None:
         beat.stop()
     return int(worker.exitcode or 0)
+
+
+def _tell_of_end(**_: Any) -> None:
+    app.ending.set()
 
 
 def _beat() -> EmbeddedService:

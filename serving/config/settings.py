@@ -38,6 +38,10 @@ FOOTPLATE_FAILOVER_SECONDS = _env.number("FOOTPLATE_FAILOVER_SECONDS", 60.0, low
 """How long a request whose engine died waits for another before it fails."""
 FOOTPLATE_WEBHOOK_HOSTS = frozenset(host.lower() for host in _env.words("FOOTPLATE_WEBHOOK_HOSTS", ""))
 """Whom alerts may be posted to: hosts, or hosts with a port. None unless whoever runs this machine names them."""
+FOOTPLATE_LOADTEST_HOSTS = frozenset(host.lower() for host in _env.words("FOOTPLATE_LOADTEST_HOSTS", ""))
+"""Which servers but this one the console may load-test: hosts, or hosts with a port. None unless they are named."""
+FOOTPLATE_LAB_URL = _env.text("FOOTPLATE_LAB_URL", "")
+"""Where the Lab reaches the web processes; empty: where HOST and PORT say, on this machine."""
 FOOTPLATE_OTLP_ENDPOINT = _env.text("FOOTPLATE_OTLP_ENDPOINT", "")
 """Where a collector takes traces over OTLP and HTTP; empty: none are made."""
 FOOTPLATE_ROLLUPS_KEPT = {
@@ -52,6 +56,8 @@ FOOTPLATE_REQUEST_LOG_DAYS = _env.integer("FOOTPLATE_REQUEST_LOG_DAYS", 30, low=
 """How long the log of requests goes back; 0 keeps none."""
 FOOTPLATE_TEXT_DAYS = _env.integer("FOOTPLATE_TEXT_DAYS", 7, low=0, high=3660)
 """How long prompts and answers are kept of tenants that let them be; 0 keeps none."""
+FOOTPLATE_RUNS_DAYS = _env.integer("FOOTPLATE_RUNS_DAYS", 365, low=1, high=3660)
+"""How long the Lab keeps runs and experiments that are over."""
 FOOTPLATE_RESTARTS = _env.optional_integer("FOOTPLATE_RESTARTS", low=0, high=2**31)
 """How often this process was started again before, as whatever supervises it says; None where nobody counts."""
 
@@ -84,6 +90,7 @@ INSTALLED_APPS = [
     "serving.admission",
     "serving.tuning",
     "serving.telemetry",
+    "serving.lab",
     "dashboard",
 ]
 MIDDLEWARE = [
@@ -193,6 +200,7 @@ CELERY_BROKER_URL = REDIS_URL.replace("unix://", "redis+socket://", 1)
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_TRANSPORT_OPTIONS = {"global_keyprefix": "footplate:celery:", "visibility_timeout": 3600}
 CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_ROUTES = {"lab.work_off": {"queue": "lab"}, "lab.predict": {"queue": "lab"}}
 CELERY_TASK_ACKS_LATE = True
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_REDIRECT_STDOUTS = False  # a traceback would be a line a word
@@ -206,6 +214,10 @@ CELERY_BEAT_SCHEDULE = {
     "settle-alerts": {"task": "telemetry.settle_alerts", "schedule": 2.0, "options": {"expires": 10.0}},
     "drain-requests": {"task": "telemetry.drain_requests", "schedule": 2.0, "options": {"expires": 10.0}},
     "prune-requests": {"task": "telemetry.prune_requests", "schedule": 600.0},
+    "work-off-lab": {"task": "lab.work_off", "schedule": 5.0, "options": {"expires": 5.0}},
+    "settle-lab": {"task": "lab.settle_orphans", "schedule": 30.0, "options": {"expires": 30.0}},
+    "prune-lab": {"task": "lab.prune_runs", "schedule": 86_400.0},
+    "advance-autopilots": {"task": "lab.advance_autopilots", "schedule": 5.0, "options": {"expires": 5.0}},
     "drain-chronicle": {"task": "telemetry.drain_chronicle", "schedule": 5.0, "options": {"expires": 20.0}},
     "prune-rollups": {"task": "telemetry.prune_rollups", "schedule": 3600.0},
     "keep-effects": {"task": "tuning.keep_effects", "schedule": 300.0, "options": {"expires": 300.0}},

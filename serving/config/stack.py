@@ -62,6 +62,7 @@ def _start_and_watch(supervisor: Supervisor, home: Home, *, to_import_for: list[
     supervisor.start(_manage("web", "runweb", stop_rank=_OWNERS, stop_seconds=settings.FOOTPLATE_DRAIN_SECONDS + 8))
     supervisor.start(_manage("monitor", "runmonitor", stop_rank=_REST))
     supervisor.start(_manage("jobs", "runjobs", stop_rank=_OWNERS))
+    supervisor.start(_manage("lab", "runjobs", "--queue", "lab", stop_rank=_OWNERS))
     ready = Readiness(bootstrap.base_url(settings.HOST, settings.PORT), complain=_complain)
     if supervisor.watch(until=ready, poll_seconds=0.2, give_up_after=_GIVE_UP_AFTER):
         _show_the_way(is_first=is_first)

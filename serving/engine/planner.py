@@ -15,6 +15,7 @@ from serving.engine.plan import MOST_READ_TOKENS, MOST_SAMPLED_ROWS, PlannedChun
 from serving.engine.roster import Roster
 from serving.engine.sequence import Sequence, SequenceStatus
 from serving.engine.speculation.speculator import Speculator
+from serving.engine.steady import count_steady_steps
 from serving.engine.step_admission import KvLimits
 from serving.engine.token_budget import most_prefill, prefill_budget
 
@@ -71,6 +72,14 @@ class StepPlanner:
         if not self._grow_ahead(awaited):
             return None
         return self._plan(step, now, awaited=awaited)
+
+    def count_steady_steps(self, *, most: int) -> int:
+        """See `steady.count_steady_steps`."""
+        return count_steady_steps(self._roster, self._tunables, self._kv, most=most)
+
+    def num_idle_slots(self) -> int:
+        """Slots of the static batch that stay empty in a step of all that run; 0 where there is none."""
+        return self._static_batch.num_idle_slots(num_running=len(self._roster.running))
 
     def _plan(self, step: int, now: float, *, awaited: Awaited | None) -> tuple[StepPlan, list[Sequence]] | None:
         decoding: list[Sequence] = []

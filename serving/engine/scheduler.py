@@ -23,6 +23,7 @@ from serving.engine.results import ResultTaker
 from serving.engine.roster import Roster
 from serving.engine.sequence import Sequence, SequenceStatus
 from serving.engine.stats import Counters
+from serving.engine.steady import pass_steady_steps
 from serving.engine.step_admission import overdue_message, refusal_of, wait_ends_at, window_ends_at
 from serving.engine.waiting import WaitingCounts
 
@@ -296,6 +297,35 @@ class Scheduler:
             if sequence.status is SequenceStatus.RUNNING:
                 self._endings.finish(sequence, "error", now, message=message)
         return self.take_events()
+
+    # --- many steps at once ----------------------------------------------------------------------------------------
+
+    def steady_steps(self, *, most: int) -> int:
+        """How many of the next steps, `most` at most, all do the same: everyone that runs decodes a token, and nobody
+        joins, ends or gives way, if nothing comes, and each begins before `next_refusal`. Mutates nothing."""
+        return 0 if self._flights else self._planner.count_steady_steps(most=most)
+
+    def running_contexts(self) -> list[tuple[SequenceKey, int]]:
+        """Everyone that runs, and the length of its context."""
+        return [(sequence.key, len(sequence.token_ids)) for sequence in self._roster.running]
+
+    def next_refusal(self) -> float | None:
+        """When the first of those that wait is refused for it, if nothing changes; None where nobody is."""
+        overdue = self._next_overdue()
+        return None if overdue is None else wait_ends_at(overdue, self._tunables)
+
+    def pass_steady(self, count: int, *, token_id: int, began: float) -> None:
+        """Be where `count` steps lead that `steady_steps` allows and that each chose `token_id` for everyone, the first
+        begun at `began`; tells owners nothing of them. So that who knows no model can simulate them in one go."""
+        assert not self._flights, "a plan is in flight"
+        running = self._roster.running
+        pass_steady_steps(self._roster, count, token_id=token_id, began=began)
+        self.counters.steps += count
+        self.counters.generated_tokens += count * len(running)
+        self.counters.padded_tokens += count * self._planner.num_idle_slots()
+        if self._order.weighs_service:
+            for sequence in running:
+                self._order.charge(sequence, num_prompt_tokens=0, num_generated=count)
 
     # --- overdue sequences, and plans on their way -----------------------------------------------------------------
 

@@ -70,6 +70,11 @@ class KvLimits:
             return self._num_blocks - num_used
         return max(0, self._usable - self._watermark - num_used)
 
+    def room_to_grow(self, *, num_used: int, alone: bool) -> int:
+        """Blocks that those that run may take over any number of steps, `alone` where one runs; none while use
+        drains down to a lowered line."""
+        return max(0, (self._num_blocks if alone else self._usable) - num_used)
+
     def may_grow(self, count: int, *, num_used: int, alone: bool) -> bool:
         """Whether a running sequence may take `count` blocks more, `alone` where no other runs."""
         return num_used + count <= (self._num_blocks if alone else self._line)

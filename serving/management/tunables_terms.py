@@ -6,9 +6,11 @@ import argparse
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
 from django.core.management.base import CommandError
 
 from serving.contracts.guardrails import GUARDRAIL_METRICS, GuardrailTerms
+from serving.contracts.tunables import describe
 from serving.telemetry.conditions import METRICS, told
 from serving.telemetry.sketches import IntervalSummary
 from serving.telemetry.tallies import outcomes_of
@@ -44,6 +46,19 @@ def read_terms(options: Mapping[str, Any]) -> dict[str, Any]:
         "canary": canary is not None,
         "canary_engine": canary or None,
     }
+
+
+def read_assignment(text: str) -> tuple[str, Any]:
+    """A tunable and its value from `NAME=VALUE`; raises `CommandError` for what is not of that form."""
+    name, sign, value = text.partition("=")
+    if not sign:
+        raise CommandError(f"{text!r} is not of the form NAME=VALUE")
+    if any(spec.name == name and spec.kind == "name" for spec in describe()):
+        return name, value  # a pool may be called 1 or null
+    try:
+        return name, msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return name, value
 
 
 def terms_in_words(version: TunablesVersion) -> Iterator[str]:

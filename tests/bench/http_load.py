@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from serving.lab.loadtest import Outcome, Target, Workload, ask, client_session, percentiles_ms, play, prompts
+from tests.bench.clients import Outcome, Target, Workload, ask, client_session, percentiles_ms, play, prompts
 
 Figures = dict[str, Any]
 

@@ -12,7 +12,7 @@ import httpx
 
 from serving.config.processes import describe_exit, start_child
 from serving.contracts.presets import preset_changes
-from serving.lab.loadtest import Target
+from tests.bench.clients import Target
 from tests.bench.contenders import KV_CACHE_MB, Contender
 from tests.bench.offline import ContenderFailed, read_tail, stop_child
 from tests.bench.places import Places

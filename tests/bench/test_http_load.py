@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 
-from serving.lab.loadtest import Outcome, Target
 from tests.bench import http_load, processor
+from tests.bench.clients import Outcome, Target
 from tests.bench.entrants import PRESETS_OF, seed_of
 from tests.bench.http_load import MixedLoad, play_mixed, players, summarise_mixed
 

@@ -23,11 +23,18 @@ class Command(BaseCommand):
             help="send periodic jobs (one process of a deployment does)",
         )
 
+        parser.add_argument(
+            "--queue",
+            choices=("jobs", "lab"),
+            default="jobs",
+            help="lab: what the Lab plays, which may take hours, in a process of its own, without the beat",
+        )
+
     def handle(self, *_args: Any, **options: Any) -> None:
         """Work until told to stop."""
         from serving.config.jobs import run_jobs
         from serving.prepared import check_prepared
 
         check_prepared(needs_secret=True)
-        if status := run_jobs(with_beat=options["beat"]):
+        if status := run_jobs(with_beat=options["beat"] and options["queue"] == "jobs", queue=options["queue"]):
             raise SystemExit(status)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from redis import Redis
@@ -16,7 +15,13 @@ from serving.contracts.errors import DomainError, PoolNotConfigured
 from serving.contracts.ids import PoolName
 from serving.contracts.presets import PRESETS, preset_changes
 from serving.contracts.tunables import describe
-from serving.management.tunables_terms import add_terms, canary_in_words, read_terms, terms_in_words
+from serving.management.tunables_terms import (
+    add_terms,
+    canary_in_words,
+    read_assignment,
+    read_terms,
+    terms_in_words,
+)
 from serving.prepared import prepared_database
 from serving.tuning import canaries, selectors, services
 from serving.tuning.canary_reading import read_canary
@@ -82,7 +87,7 @@ class Command(BaseCommand):
             self.stdout.write(f"{spec.name:<20} {value:>12} {spec.unit:<10} {spec.help} ({spec.bounds})")
 
     def _set(self, options: dict[str, Any]) -> None:
-        changes = dict(_read_assignment(text) for text in options["changes"])
+        changes = dict(read_assignment(text) for text in options["changes"])
         self._store(options, changes, reason=options["reason"])
 
     def _set_preset(self, options: dict[str, Any]) -> None:
@@ -137,18 +142,6 @@ class Command(BaseCommand):
             when = version.created_at.isoformat(timespec="seconds")
             line = f"{version.number:>5}  {when}  {version.author}: {_describe(version.changes)}  {version.reason}"
             self.stdout.write(line.rstrip())
-
-
-def _read_assignment(text: str) -> tuple[str, Any]:
-    name, sign, value = text.partition("=")
-    if not sign:
-        raise CommandError(f"{text!r} is not of the form NAME=VALUE")
-    if any(spec.name == name and spec.kind == "name" for spec in describe()):
-        return name, value  # a pool may be called 1 or null
-    try:
-        return name, msgspec.json.decode(value)
-    except msgspec.DecodeError:
-        return name, value
 
 
 def _presets_in_words() -> str:

@@ -1,4 +1,4 @@
-"""Play a workload against an OpenAI-compatible server and measure what its clients see.
+"""Play a simple workload against an OpenAI-compatible server and measure what its clients see: for comparing peers.
 
 Open-loop arrivals never wait for answers, and latency counts from the time when a request was due, so that a slow
 server cannot hide its queue by slowing its load down (coordinated omission). Prompts are random token ids: no prefix

@@ -1,0 +1,1 @@
+"""What a step costs: a model of it, fitted to an engine's own records."""

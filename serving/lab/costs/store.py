@@ -1,0 +1,31 @@
+"""Fitted costs, as they are kept. Blocking."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from serving.lab.costs.default import DEFAULT_COST, DEFAULT_ENVELOPE
+from serving.lab.costs.envelope import Envelope
+from serving.lab.costs.model import CostModel
+from serving.lab.models import FittedCost
+
+
+def latest_cost(pool: str) -> tuple[CostModel, Envelope]:
+    """What the pool's steps cost, and what its engines have room for, as last fitted; the default ones where nothing
+    was."""
+    row = FittedCost.objects.filter(pool=pool).order_by("-fitted_at", "-pk").first()
+    if row is None:
+        return DEFAULT_COST, DEFAULT_ENVELOPE
+    return msgspec.convert(row.content, type=CostModel), msgspec.convert(row.envelope, type=Envelope)
+
+
+def keep_cost(pool: str, cost: CostModel, envelope: Envelope, *, fingerprint: dict[str, Any]) -> None:
+    """Keep a cost that was fitted; it is the pool's from now on."""
+    FittedCost.objects.create(
+        pool=pool,
+        content=msgspec.to_builtins(cost),
+        envelope=msgspec.to_builtins(envelope),
+        fingerprint=fingerprint,
+    )

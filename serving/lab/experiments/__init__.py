@@ -1,0 +1,1 @@
+"""Experiments: runs that belong together, planned by what they are to show."""

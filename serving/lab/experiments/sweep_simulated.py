@@ -1,0 +1,114 @@
+"""A pool that is only simulated, as a bench: an hour's sweep in seconds."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from serving.contracts.tunables import Tunables
+from serving.lab.costs.envelope import Envelope
+from serving.lab.costs.model import CostModel
+from serving.lab.experiments.bench import Bench, BrokenOff, Watch
+from serving.lab.simulator.simulation import simulate
+from serving.lab.summaries import RunSummary
+from serving.lab.workloads.fitting_context import fitted_to
+from serving.lab.workloads.workload import Workload
+from serving.telemetry.conditions import Reading
+
+_LOOK_SECONDS: Final = 0.2
+_MOMENT_SECONDS: Final = 0.001
+
+
+class SimulatedBench:
+    """Owns the tunables of a pool that is simulated; for one thread. With an `own` bench behind it, that is who is told
+    and who says when to stop; nothing of the pool itself is changed."""
+
+    def __init__(
+        self,
+        pool: str,
+        tunables: Tunables,
+        *,
+        cost: CostModel,
+        envelope: Envelope,
+        num_processes: int | None = None,
+        own: Bench | None = None,
+    ) -> None:
+        self.pool = pool
+        self._tunables = tunables
+        self._cost = cost
+        self._envelope = envelope
+        self._num_processes = num_processes
+        self._own = own
+
+    def play(
+        self, workload: Workload, *, title: str, point: Mapping[str, Any], watch: Watch | None = None
+    ) -> RunSummary:
+        """Simulate the workload under the values so far; requests longer than the context are cut to it. With an own
+        bench behind it, that happens in a process of its own, which ends at once when the experiment is to stop."""
+        if watch is not None and (reason := watch()) is not None:
+            raise BrokenOff(reason)
+        fitted = fitted_to(workload, max_context_tokens=self._envelope.max_model_len)
+        terms: dict[str, Any] = {
+            "tunables": self._tunables,
+            "envelope": self._envelope,
+            "cost": self._cost,
+            "num_engines": self._envelope.num_engines,
+            "num_processes": self._num_processes,
+        }
+        if self._own is None:
+            return simulate(fitted, **terms).summary
+        return _simulate_elsewhere(fitted, terms, pause=self._own.pause)
+
+    def tunables(self) -> dict[str, Any]:
+        """The values so far."""
+        return self._tunables.as_dict()
+
+    def retune(self, changes: Mapping[str, Any], *, reason: str) -> int:
+        """Simulate with these changes from now on; no version is stored, which 0 says. Raises as
+        `Tunables.changed`."""
+        self._tunables = self._tunables.changed(changes)
+        return 0
+
+    def overtaken(self) -> str | None:
+        """None: nobody else changes what is simulated."""
+        return None
+
+    def others(self) -> Mapping[str, Reading]:
+        """Nothing: nobody else sends anything."""
+        return {}
+
+    def pause(self, seconds: float) -> None:
+        """Wait for nothing, but hear whether to stop."""
+        if self._own is not None:
+            self._own.pause(_MOMENT_SECONDS)
+
+    def tell(self, progress: Mapping[str, Any]) -> None:
+        """Hand on what is to be shown, where somebody wants to know."""
+        if self._own is not None:
+            self._own.tell(progress)
+
+
+def _simulate_elsewhere(workload: Workload, terms: dict[str, Any], *, pause: Callable[[float], None]) -> RunSummary:
+    # Not forked: whoever asks has threads, and connections.
+    with multiprocessing.get_context("spawn").Pool(1) as process:
+        simulating = process.apply_async(simulate, (workload,), terms)
+        while not simulating.ready():
+            simulating.wait(_LOOK_SECONDS)
+            pause(_MOMENT_SECONDS)
+        return simulating.get().summary
+
+
+def simulated_bench_of(bench: Bench) -> SimulatedBench:
+    """What stands for a bench's pool: its values, and what its steps cost as last fitted. Blocking."""
+    from serving.lab.costs.store import latest_cost
+
+    cost, envelope = latest_cost(bench.pool)
+    return SimulatedBench(
+        bench.pool,
+        Tunables().changed(bench.tunables()),
+        cost=cost,
+        envelope=envelope,
+        num_processes=1,
+        own=bench,
+    )

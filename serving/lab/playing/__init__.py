@@ -1,0 +1,1 @@
+"""Playing a workload against a server, as its clients would."""

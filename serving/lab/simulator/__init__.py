@@ -1,0 +1,1 @@
+"""The real scheduler with a virtual clock and a model of what its steps cost."""

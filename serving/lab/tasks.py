@@ -1,0 +1,42 @@
+"""The Lab's jobs. Each may run twice, or at once.
+
+Errors of Redis and of a database that is out of reach pass through: what was not done is done when it is due again.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from celery import shared_task
+from django.conf import settings
+
+from serving.lab.autopilot.services import advance_all
+from serving.lab.runs import working
+
+
+@shared_task(name="lab.work_off", bind=True)  # type: ignore[untyped-decorator]
+def work_off(task: Any) -> None:
+    """Play what waits. In the Lab's own process, which may take hours for it."""
+    with working.new_redis() as redis:
+        working.work_off(redis=redis, ending=task.app.ending)
+
+
+@shared_task(name="lab.settle_orphans")  # type: ignore[untyped-decorator]
+def settle_orphans() -> None:
+    """End what plays no longer, though nobody said so."""
+    with working.new_redis() as redis:
+        working.settle_orphans(redis=redis)
+
+
+@shared_task(name="lab.prune_runs")  # type: ignore[untyped-decorator]
+def prune_runs() -> None:
+    """Delete runs and experiments that are older than they are kept."""
+    working.prune(kept=datetime.timedelta(days=settings.FOOTPLATE_RUNS_DAYS))
+
+
+@shared_task(name="lab.advance_autopilots")  # type: ignore[untyped-decorator]
+def advance_autopilots() -> None:
+    """Let autopilots look at their pools."""
+    with working.new_redis() as redis:
+        advance_all(redis)
