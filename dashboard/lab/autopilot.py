@@ -151,13 +151,18 @@ def _number(name: str, text: str) -> float:
         raise InvalidValue(name, text[:40], "a number") from None
 
 
+def _plain(value: float) -> str:
+    """A number as people type it."""
+    return str(int(value)) if float(value).is_integer() else str(value)
+
+
 def _read(pool: str, user: Any) -> AutopilotPage:
     view = find_autopilot(pool)
     bounds = {spec.name: spec.bounds for spec in describe()}
     levers = []
     for name, title in LEVERS.items():
         lever = view.terms.lever(name)
-        low, high = ("", "") if lever is None else (f"{lever.low:g}", f"{lever.high:g}")
+        low, high = ("", "") if lever is None else (_plain(lever.low), _plain(lever.high))
         levers.append(
             LeverField(name=name, title=title, is_used=lever is not None, low=low, high=high, bounds=bounds[name])
         )
@@ -165,11 +170,11 @@ def _read(pool: str, user: Any) -> AutopilotPage:
         autopilot=view,
         objectives=tuple(
             ObjectiveField(
-                name=name, title=title, bound="" if (bound := view.terms.bound_of(name)) is None else f"{bound:g}"
+                name=name, title=title, bound="" if (bound := view.terms.bound_of(name)) is None else _plain(bound)
             )
             for name, title in OBJECTIVES.items()
         ),
         levers=tuple(levers),
-        seconds=tuple((name, words, f"{getattr(view.terms, name):g}") for name, words in _SECONDS.items()),
+        seconds=tuple((name, words, _plain(getattr(view.terms, name))) for name, words in _SECONDS.items()),
         may_steer=may_steer(user),
     )

@@ -38,9 +38,10 @@ class SavedWorkload(models.Model):
 
 
 class Experiment(models.Model):
-    """Runs that belong together. `kind` is `sweep`, `overload` or `three_ways`; `plan` is what was asked for, `result`
-    what came of it (a kind's own structs), `progress` what is said meanwhile. `fingerprint` says on what. `retuned` is
-    what the pool's tunables go back to (`serving.lab.experiments.tuning`), null where they are as they were."""
+    """Runs that belong together. `kind` is one of `serving.lab.experiments.kinds`; `plan` is what was asked for,
+    `result` what came of it (a kind's own structs), `progress` what is said meanwhile. `fingerprint` says on what.
+    `retuned` is what the pool's tunables go back to (`serving.lab.experiments.tuning`), null where they are as they
+    were."""
 
     kind = models.CharField(max_length=20)
     pool = models.CharField(max_length=100)

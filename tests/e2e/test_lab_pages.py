@@ -1,0 +1,77 @@
+"""The Lab in a real browser on a real engine: a run is ordered, watched and read, and every page is for everybody."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.e2e.browsing import Console, open_console
+from tests.e2e.stack import Stack
+
+pytestmark = [pytest.mark.stack, pytest.mark.model, pytest.mark.browser]
+
+OpenConsole = Callable[..., Console]
+LAB = "/console/lab/"
+A_WHILE_MS = 60_000
+WORKLOAD = {
+    "name": "tiny",
+    "arrivals": {"kind": "closed_loop", "clients": 2},
+    "classes": [
+        {
+            "name": "short",
+            "prompt_tokens": {"kind": "fixed", "tokens": 8},
+            "output_tokens": {"kind": "uniform", "low": 4, "high": 12},
+            "slo": {"ttft_ms": 60000},
+        }
+    ],
+    "duration_seconds": 4,
+}
+
+
+def test_a_workload_is_written_played_watched_and_read(stack: Stack, console_page: OpenConsole) -> None:
+    console = console_page(stack, f"{LAB}new-workload/")
+    page = console.page
+    page.get_by_text("As JSON, or from a file").click()
+    page.get_by_label("The whole workload as JSON").fill(json.dumps(WORKLOAD))
+    page.get_by_role("button", name="Store this JSON").click()
+    expect(page.get_by_role("heading", name="tiny")).to_be_visible()
+    page.get_by_role("link", name="Runs").click()
+    page.get_by_role("link", name="New run").click()
+    page.get_by_label("Workload").select_option("tiny")
+    page.get_by_role("button", name="Order the run").click()
+    expect(page.get_by_role("heading", name="tiny on default")).to_be_visible()
+    run_path = page.url
+    expect(page.locator("#run-state")).to_have_text("finished", timeout=A_WHILE_MS)
+    expect(page.get_by_role("region", name="Percentiles: All requests")).to_contain_text("TTFT")
+    expect(page.locator("#run-charts figure").first).to_be_visible()
+    expect(page.get_by_text("100.0% within the SLO")).to_be_visible()
+    with page.expect_download() as caught:
+        page.get_by_role("link", name="JSON", exact=True).click()
+    report = json.loads(caught.value.path().read_text())
+    assert report["summary"]["total"]["num_finished"] > 0
+    assert report["summary"]["total"]["num_failed"] == 0
+    page.goto(run_path)
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        for width in (1440, 360):
+            page.set_viewport_size({"width": width, "height": 800})
+            assert console.accessibility_problems() == []
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+    stack.wait_until_idle()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_is_accessible_and_fits(browser: Browser, stack: Stack, scheme: str) -> None:
+    console = open_console(browser, stack, f"{LAB}runs/", scheme=scheme)
+    paths = ("runs/", "runs/new/", "workloads/", "workloads/rag/", "new-workload/", "measure-workload/")
+    for path in (*paths, "sweeps/", "sweeps/new/", "autopilot/", "autopilot/default/"):
+        console.page.goto(stack.url + LAB + path)
+        for width in (1440, 360):
+            console.page.set_viewport_size({"width": width, "height": 800})
+            assert console.accessibility_problems() == [], path
+            assert console.page.evaluate("document.documentElement.scrollWidth") <= width, path
+    console.page.context.close()
+    assert console.complaints == []
