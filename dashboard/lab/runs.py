@@ -63,6 +63,13 @@ class RunPage:
 
 @require_safe
 @for_viewers
+async def first(_request: HttpRequest) -> HttpResponseBase:
+    """The Lab's first page: its runs."""
+    return redirect("dashboard:lab_runs")
+
+
+@require_safe
+@for_viewers
 async def runs(request: HttpRequest) -> HttpResponseBase:
     """All runs, the newest first."""
     before = whole_number(request.GET.get("before"))

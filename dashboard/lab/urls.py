@@ -1,12 +1,11 @@
 """Addresses under /console/lab/."""
 
 from django.urls import path
-from django.views.generic import RedirectView
 
 from dashboard.lab import autopilot, runs, runs_new, sweeps, sweeps_apply, workloads, workloads_measure
 
 urlpatterns = [
-    path("", RedirectView.as_view(pattern_name="dashboard:lab_runs"), name="lab"),
+    path("", runs.first, name="lab"),
     path("workloads/", workloads.workloads, name="lab_workloads"),
     path("new-workload/", workloads.new, name="lab_workload_new"),
     path("measure-workload/", workloads_measure.measure, name="lab_workload_measure"),
