@@ -15,12 +15,12 @@ from django.views.decorators.http import require_safe
 
 from dashboard.audit_filter import CHOICES, Asked, place_in_words, read
 from dashboard.audit_presenters import CSV_HEADER, EventRow, csv_row_of, present_events
-from dashboard.csv_export import csv_pieces
 from dashboard.pages import only, render_page
 from dashboard.permissions import may_audit
 from dashboard.threads import in_thread
 from serving.audit import selectors
 from serving.audit.selectors import Filter, Place
+from serving.tables import csv_pieces
 from serving.tuning.selectors import pool_names
 
 PAGE_SIZE = 50

@@ -13,7 +13,6 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 from redis import Redis
 
-from dashboard.csv_export import csv_pieces
 from dashboard.pages import render_page
 from dashboard.permissions import may_abort
 from dashboard.requests_filter import Asked, read_asked
@@ -34,6 +33,7 @@ from dashboard.requests_running import RunningSection, read_section
 from dashboard.services import services_of
 from dashboard.threads import in_thread
 from serving.contracts.errors import InvalidValue
+from serving.tables import csv_pieces
 from serving.telemetry import request_selectors as selectors
 from serving.telemetry.request_cursors import read_cursor, write_cursor
 from serving.telemetry.request_rows import RequestFilter, RequestRow, RequestSort

@@ -10,7 +10,6 @@ from django.http.response import HttpResponseBase
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
-from dashboard.csv_export import csv_pieces
 from dashboard.pages import render_page, whole_number
 from dashboard.tenant_pages import TenantHeading, for_readers, heading_of
 from dashboard.tenant_reading import today
@@ -26,6 +25,7 @@ from dashboard.tenant_usage_presenters import (
 )
 from dashboard.threads import in_thread
 from serving.admission import overview, selectors
+from serving.tables import csv_pieces
 
 _HEADER = ("day", "tenant", "key", "label", "requests", "prompt_tokens", "completion_tokens", "tokens")
 _USUAL_DAYS = 30

@@ -13,9 +13,9 @@ import httpx
 import pytest
 from django.utils import timezone
 
-from dashboard.csv_export import csv_pieces
 from serving.admission.models import Tenant
 from serving.admission.usage import UsageRow, add_usage
+from serving.tables import csv_pieces
 from tests.dashboard.harness import Services
 from tests.dashboard.tenancy import TENANTS, browser, in_thread, make_key, make_tenant, page_of, session_of, words
 
