@@ -2,7 +2,17 @@
 
 from django.urls import path
 
-from dashboard.lab import autopilot, runs, runs_new, sweeps, sweeps_apply, workloads, workloads_measure
+from dashboard.lab import (
+    autopilot,
+    overloads,
+    runs,
+    runs_new,
+    sweeps,
+    sweeps_apply,
+    three_ways,
+    workloads,
+    workloads_measure,
+)
 
 urlpatterns = [
     path("", runs.first, name="lab"),
@@ -25,6 +35,18 @@ urlpatterns = [
     path("sweeps/<int:sweep_id>/part/", sweeps.part, name="lab_sweep_part"),
     path("sweeps/<int:sweep_id>/stop", sweeps.stop, name="lab_sweep_stop"),
     path("sweeps/<int:sweep_id>/apply/", sweeps_apply.apply, name="lab_sweep_apply"),
+    path("overloads/", overloads.overloads, name="lab_overloads"),
+    path("overloads/new/", overloads.new, name="lab_overload_new"),
+    path("overloads/<int:overload_id>/", overloads.overload, name="lab_overload"),
+    path("overloads/<int:overload_id>/part/", overloads.part, name="lab_overload_part"),
+    path("overloads/<int:overload_id>/stop", overloads.stop, name="lab_overload_stop"),
+    path("overloads/<int:overload_id>/file", overloads.download, name="lab_overload_file"),
+    path("three-ways/", three_ways.three_ways, name="lab_three_ways"),
+    path("three-ways/new/", three_ways.new, name="lab_three_ways_new"),
+    path("three-ways/<int:experiment_id>/", three_ways.one, name="lab_three_ways_one"),
+    path("three-ways/<int:experiment_id>/part/", three_ways.part, name="lab_three_ways_part"),
+    path("three-ways/<int:experiment_id>/stop", three_ways.stop, name="lab_three_ways_stop"),
+    path("three-ways/<int:experiment_id>/file", three_ways.download, name="lab_three_ways_file"),
     path("autopilot/", autopilot.autopilots, name="lab_autopilots"),
     path("autopilot/<str:pool>/", autopilot.autopilot, name="lab_autopilot"),
     path("autopilot/<str:pool>/<str:act>", autopilot.act, name="lab_autopilot_act"),

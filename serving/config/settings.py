@@ -216,6 +216,7 @@ CELERY_BEAT_SCHEDULE = {
     "prune-requests": {"task": "telemetry.prune_requests", "schedule": 600.0},
     "work-off-lab": {"task": "lab.work_off", "schedule": 5.0, "options": {"expires": 5.0}},
     "settle-lab": {"task": "lab.settle_orphans", "schedule": 30.0, "options": {"expires": 30.0}},
+    "fit-costs": {"task": "lab.fit_costs", "schedule": 60.0, "options": {"expires": 60.0}},
     "prune-lab": {"task": "lab.prune_runs", "schedule": 86_400.0},
     "advance-autopilots": {"task": "lab.advance_autopilots", "schedule": 5.0, "options": {"expires": 5.0}},
     "drain-chronicle": {"task": "telemetry.drain_chronicle", "schedule": 5.0, "options": {"expires": 20.0}},

@@ -227,6 +227,8 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     the sequences that gave up their place in the batch for good. `discarded_tokens_total` were computed in vain: for
     sequences that had ended, as look-ahead found out too late. Of the `drafted_tokens_total` that were guessed and
     computed, `accepted_tokens_total` were kept, having been right; these are generated tokens too.
+    `padded_tokens_total` is what rectangular batches would have computed for nothing in `static` mode, and of it
+    `idle_slot_steps_total` are the slots that static batches left empty, each counted in every step that decodes.
 
     `num_waiting_long` are those of `num_waiting` in the lane of long prompts, `num_waiting_long_tokens` their part of
     `num_waiting_tokens` (None: an older engine does not tell it); `waiting_by_priority` counts all that wait by their
@@ -285,6 +287,7 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     step_seconds_total: float = 0.0
     leaves: bool = False
     max_step_tokens: int | None = None
+    idle_slot_steps_total: int = 0
     schema_version: int = SCHEMA_VERSION
 
     @property

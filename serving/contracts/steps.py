@@ -38,7 +38,8 @@ class StepRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     Sequences are places in the batch's list. `decoding` computed one token each; `others` are triples of place, kind
     (`PREFILL`, `DECODE`, `PREEMPTED`) and tokens. `ended` left for good with this step or since the one before, and
     `waiting` are the first of those that wait. `num_padded_tokens` is what a rectangular batch would have computed for
-    nothing. `failed` steps computed nothing that anyone received.
+    nothing. `failed` steps computed nothing that anyone received. `num_context_tokens` are the positions that decoding
+    rows attended to, `num_prefill_positions` those of prefill tokens, each summed; an older engine tells neither (0).
     """
 
     step: int
@@ -63,6 +64,8 @@ class StepRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     others: list[int]
     ended: list[int]
     waiting: list[int]
+    num_context_tokens: int = 0
+    num_prefill_positions: int = 0
 
 
 ROW_FIELDS: tuple[str, ...] = StepRow.__struct_fields__

@@ -238,6 +238,7 @@ class Engine:
             generated_tokens_total=counters.generated_tokens,
             preemptions_total=counters.preemptions,
             padded_tokens_total=counters.padded_tokens,
+            idle_slot_steps_total=counters.idle_slot_steps,
             discarded_tokens_total=counters.discarded_tokens,
             drafted_tokens_total=counters.drafted_tokens,
             accepted_tokens_total=counters.accepted_tokens,
@@ -291,6 +292,7 @@ class Engine:
             )
             for chunk in plan.chunks
         ]
+        num_context_tokens, num_prefill_positions = plan.count_positions()
         members += [StepMember(key, "preempted", 0) for key in departure.preempted_keys]
         ended = (*self._ended_between, *_ended_in(events))
         self._ended_between.clear()
@@ -311,6 +313,8 @@ class Engine:
                 update_seconds=now - computed,
                 total_seconds=now - began,
                 hidden_seconds=departure.hidden_seconds,
+                num_context_tokens=num_context_tokens,
+                num_prefill_positions=num_prefill_positions,
                 num_prefill_tokens=plan.num_prefill_tokens,
                 num_decode_tokens=plan.num_decode_tokens,
                 num_padded_tokens=plan.num_padded_tokens,

@@ -91,8 +91,8 @@ class PlannedChunk(msgspec.Struct, frozen=True, gc=False):
 class StepPlan:
     """All that one step computes: decode tokens and prefill chunks together, ragged, nothing padded.
 
-    `num_padded_tokens` is what a rectangular batch would have padded and the slots it leaves idle: counted in `static`
-    mode, computed never. Drafts are among the decode tokens.
+    `num_padded_tokens` is what a rectangular batch would have padded and the `num_idle_slots` that it leaves empty:
+    counted in `static` mode, computed never. Drafts are among the decode tokens.
     """
 
     step: int
@@ -100,11 +100,24 @@ class StepPlan:
     num_prefill_tokens: int
     num_decode_tokens: int
     num_padded_tokens: int = 0
+    num_idle_slots: int = 0
 
     @property
     def num_tokens(self) -> int:
         """Tokens computed in the step."""
         return self.num_prefill_tokens + self.num_decode_tokens
+
+    def count_positions(self) -> tuple[int, int]:
+        """How many positions the rows attend to, each its own and those before it, summed: those of decode, drafts left
+        out, and those of prefill."""
+        num_decode = num_prefill = 0
+        for chunk in self.chunks:
+            count = len(chunk.token_ids)
+            if chunk.is_prefill:
+                num_prefill += count * chunk.start + count * (count + 1) // 2
+            else:
+                num_decode += chunk.start + count
+        return num_decode, num_prefill
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -100,8 +100,9 @@ class StepPlanner:
         prefills = self._share_prefill(prefilling, step=step, budget=budget)
         num_prefill_tokens = sum([count for _, count in prefills])
         decodes = self._share_decode(decoding, self._tunables.max_batch_tokens - num_prefill_tokens)
+        num_idle = 0
         if decodes:
-            padded += self._static_batch.num_idle_slots(num_running=len(self._roster.running) - num_ending)
+            num_idle = self._static_batch.num_idle_slots(num_running=len(self._roster.running) - num_ending)
         num_decode_tokens = sum([count for _, count in decodes])
         if awaited:
             chunks = [_decode_ahead(sequence, count, awaited) for sequence, count in decodes]
@@ -117,7 +118,8 @@ class StepPlanner:
             chunks=tuple(chunks),
             num_prefill_tokens=num_prefill_tokens,
             num_decode_tokens=num_decode_tokens,
-            num_padded_tokens=padded,
+            num_padded_tokens=padded + num_idle,
+            num_idle_slots=num_idle,
         )
         return plan, [sequence for sequence, _ in decodes + prefills]
 

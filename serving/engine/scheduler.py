@@ -322,7 +322,9 @@ class Scheduler:
         pass_steady_steps(self._roster, count, token_id=token_id, began=began)
         self.counters.steps += count
         self.counters.generated_tokens += count * len(running)
-        self.counters.padded_tokens += count * self._planner.num_idle_slots()
+        num_idle = count * self._planner.num_idle_slots()
+        self.counters.padded_tokens += num_idle
+        self.counters.idle_slot_steps += num_idle
         if self._order.weighs_service:
             for sequence in running:
                 self._order.charge(sequence, num_prompt_tokens=0, num_generated=count)
@@ -350,6 +352,7 @@ class Scheduler:
     def _land(self, plan: StepPlan, now: float) -> tuple[list[Sequence], float]:
         self.counters.steps += 1
         self.counters.padded_tokens += plan.num_padded_tokens
+        self.counters.idle_slot_steps += plan.num_idle_slots
         return self._flights.land(plan, now)
 
     def _refusal_of(self, submit: Submit) -> tuple[RefusalCode, str] | None:

@@ -32,7 +32,8 @@ class StepRecord:
 
     `ended` names the sequences that finished with it, of whatever reason, since the step before; `waiting` the first of
     those that wait after it, in the order in which they would be served. `failed` steps computed nothing that anyone
-    received. `tunables_version`, `mode` and `max_batch_tokens` are what the step ran under.
+    received. `tunables_version`, `mode` and `max_batch_tokens` are what the step ran under. `num_context_tokens` are
+    the positions that its decoding rows attended to, `num_prefill_positions` those of its prefill tokens, each summed.
     """
 
     step: int
@@ -57,6 +58,8 @@ class StepRecord:
     waiting: tuple[SequenceKey, ...]
     failed: bool
     hidden_seconds: float = 0.0
+    num_context_tokens: int = 0
+    num_prefill_positions: int = 0
 
 
 @dataclasses.dataclass(slots=True)
@@ -68,7 +71,8 @@ class Counters:
     its siblings counts any more. `left` counts the sequences that gave up a place in the batch for good.
     `discarded_tokens` were computed for sequences that had ended before the result was there: with look-ahead, one for
     each that ends at a token that could not be foreseen. `drafted_tokens` were guessed and computed, and
-    `accepted_tokens` of them were right. `steps` counts those whose result was taken in.
+    `accepted_tokens` of them were right. `steps` counts those whose result was taken in. Of the `padded_tokens`,
+    `idle_slot_steps` are slots that a static batch left empty.
     """
 
     steps: int = 0
@@ -76,6 +80,7 @@ class Counters:
     generated_tokens: int = 0
     preemptions: int = 0
     padded_tokens: int = 0
+    idle_slot_steps: int = 0
     discarded_tokens: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
@@ -103,6 +108,7 @@ class EngineCounts:
     generated_tokens_total: int
     preemptions_total: int
     padded_tokens_total: int
+    idle_slot_steps_total: int
     discarded_tokens_total: int
     drafted_tokens_total: int
     accepted_tokens_total: int

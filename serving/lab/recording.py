@@ -31,7 +31,8 @@ CLOSED_LOOP = (
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Gauges:
     """What a server told of itself at one moment: sequences, shares of 1, bytes; None is what it did not tell.
-    `preemptions` and `padded_tokens` count since it started."""
+    `preemptions`, `padded_tokens` and `idle_slot_steps` count since it started. `permits_requests` and
+    `permits_tokens` are what its door counts as waiting, which the bounds of the queue bound."""
 
     num_running: float | None = None
     num_waiting: float | None = None
@@ -43,6 +44,8 @@ class Gauges:
     preemptions: int | None = None
     padded_tokens: int | None = None
     idle_slot_steps: int | None = None
+    permits_requests: int | None = None
+    permits_tokens: int | None = None
 
 
 @dataclasses.dataclass(slots=True)
@@ -168,6 +171,9 @@ class Recorder:
             preemptions=_growth([each.preemptions for each in measured]),
             padded_tokens=_growth([each.padded_tokens for each in measured]),
             idle_slot_steps=_growth([each.idle_slot_steps for each in measured]),
+            peak_permits_requests=_largest([each.permits_requests for _, each in gauges]),
+            peak_permits_tokens=_largest([each.permits_tokens for _, each in gauges]),
+            peak_kv_used_ratio=max(_known(each.kv_used_ratio for _, each in gauges), default=None),
             notes=(COORDINATED_OMISSION if is_open else CLOSED_LOOP, *notes),
         )
 

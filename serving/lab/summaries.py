@@ -101,7 +101,8 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """All that a run came to. `measured_seconds` is from the warm-up's end to the end of the last request, or of the
-    duration where that is later. Peaks are of all of the server's engines that told theirs. `refused_by_code` and
+    duration where that is later. Peaks are of all of the server's engines that told theirs; those of permits (what the
+    door counted as waiting) and of KV are of the whole run, warm-up included. `refused_by_code` and
     `failed_by_code` count requests; `first_failure` is one in the server's words. `notes` say what a reader must
     know."""
 
@@ -124,4 +125,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     preemptions: int | None = None
     padded_tokens: int | None = None
     idle_slot_steps: int | None = None
+    peak_permits_requests: int | None = None
+    peak_permits_tokens: int | None = None
+    peak_kv_used_ratio: float | None = None
     notes: tuple[str, ...] = ()

@@ -12,6 +12,7 @@ from celery import shared_task
 from django.conf import settings
 
 from serving.lab.autopilot.services import advance_all
+from serving.lab.costs.services import refresh_costs
 from serving.lab.runs import working
 
 
@@ -27,6 +28,13 @@ def settle_orphans() -> None:
     """End what plays no longer, though nobody said so."""
     with working.new_redis() as redis:
         working.settle_orphans(redis=redis)
+
+
+@shared_task(name="lab.fit_costs")  # type: ignore[untyped-decorator]
+def fit_costs() -> None:
+    """Fit what engines recorded of their steps, where nothing was fitted yet or something has changed."""
+    with working.new_redis() as redis:
+        refresh_costs(redis)
 
 
 @shared_task(name="lab.prune_runs")  # type: ignore[untyped-decorator]

@@ -6,11 +6,11 @@ Blocking: async code calls these through `serving.threads.in_thread`.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, cast, get_args
 
 from django.db import connection
-from django.db.models import F, FloatField, Q, QuerySet, Value
+from django.db.models import Count, F, FloatField, Q, QuerySet, Value
 from django.db.models.functions import Coalesce
 
 from serving.contracts.errors import InvalidValue
@@ -78,6 +78,12 @@ def iterate_requests(
             return
         after = found[-1]["sorted_by"], found[-1]["pk"]
         num_left = None if num_left is None else num_left - size
+
+
+def count_by_outcome(key_prefixes: Collection[str], *, since: datetime.datetime) -> dict[str, int]:
+    """How many requests that arrived since then were asked with these keys, by outcome."""
+    found = RequestRecord.objects.filter(key_prefix__in=key_prefixes, arrived_at__gte=since)
+    return dict(found.order_by().values_list("outcome").annotate(number=Count("pk")))
 
 
 def find_request(request_id: str) -> RequestDetail | None:

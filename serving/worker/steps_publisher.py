@@ -181,6 +181,8 @@ def _row_of(record: StepRecord, *, places: dict[SequenceKey, int], clock_offset:
         others=others,
         ended=[places.setdefault(key, len(places)) for key in record.ended],
         waiting=[places.setdefault(key, len(places)) for key in record.waiting[:MAX_WAITING]],
+        num_context_tokens=record.num_context_tokens,
+        num_prefill_positions=record.num_prefill_positions,
     )
 
 

@@ -67,7 +67,8 @@ def test_a_workload_is_written_played_watched_and_read(stack: Stack, console_pag
 def test_every_page_is_accessible_and_fits(browser: Browser, stack: Stack, scheme: str) -> None:
     console = open_console(browser, stack, f"{LAB}runs/", scheme=scheme)
     paths = ("runs/", "runs/new/", "workloads/", "workloads/rag/", "new-workload/", "measure-workload/")
-    for path in (*paths, "sweeps/", "sweeps/new/", "autopilot/", "autopilot/default/"):
+    experiments = ("sweeps/", "sweeps/new/", "overloads/", "overloads/new/", "three-ways/", "three-ways/new/")
+    for path in (*paths, *experiments, "autopilot/", "autopilot/default/"):
         console.page.goto(stack.url + LAB + path)
         for width in (1440, 360):
             console.page.set_viewport_size({"width": width, "height": 800})

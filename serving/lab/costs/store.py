@@ -21,6 +21,12 @@ def latest_cost(pool: str) -> tuple[CostModel, Envelope]:
     return msgspec.convert(row.content, type=CostModel), msgspec.convert(row.envelope, type=Envelope)
 
 
+def newest_fit(pool: str) -> dict[str, Any] | None:
+    """The fingerprint of what the newest fit was made on; None where there is none."""
+    row = FittedCost.objects.filter(pool=pool).order_by("-fitted_at", "-pk").first()
+    return None if row is None else dict(row.fingerprint)
+
+
 def keep_cost(pool: str, cost: CostModel, envelope: Envelope, *, fingerprint: dict[str, Any]) -> None:
     """Keep a cost that was fitted; it is the pool's from now on."""
     FittedCost.objects.create(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from serving.lab.experiments.evidence import Evidence
 from serving.lab.summaries import RunSummary
 from serving.lab.workloads.workload import Workload
 from serving.telemetry.conditions import Reading
@@ -40,6 +41,11 @@ class Bench(Protocol):
 
         Raises `BrokenOff` where `watch` gave a reason: the run has ended then.
         """
+        ...
+
+    def evidence(self) -> Evidence:
+        """What is known of the run that was played last beside its summary: waits for the server to come to rest and to
+        write down what it did, for a while."""
         ...
 
     def tunables(self) -> dict[str, Any]:

@@ -13,6 +13,8 @@ Play = Callable[[Mapping[str, Any], Bench], dict[str, Any]]
 
 KINDS: Final[Mapping[str, str]] = {
     "sweep": "serving.lab.experiments.sweep",
+    "overload": "serving.lab.experiments.overload",
+    "three_ways": "serving.lab.experiments.three_ways",
 }
 """The module whose `play` plays each: loaded where one is played, and nowhere else."""
 

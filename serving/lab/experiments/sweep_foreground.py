@@ -20,6 +20,7 @@ from serving.contracts.actors import Author, name_of
 from serving.contracts.errors import InvalidValue
 from serving.contracts.ids import PoolName
 from serving.lab.experiments.bench import BrokenOff, Stopped, Watch
+from serving.lab.experiments.evidence import Evidence
 from serving.lab.experiments.others import read_others
 from serving.lab.experiments.sweep import play_sweep
 from serving.lab.experiments.sweep_plan import SweepPlan
@@ -30,7 +31,7 @@ from serving.lab.models import Experiment, Run, State
 from serving.lab.playing.player import Played, Player
 from serving.lab.playing.target import Target
 from serving.lab.recording import Recorder
-from serving.lab.summaries import RunSummary
+from serving.lab.summaries import Outcome, RunSummary
 from serving.lab.workloads.fitting_context import fitted_to
 from serving.lab.workloads.workload import Workload
 from serving.telemetry.conditions import Reading
@@ -60,6 +61,7 @@ class ForegroundBench:
         self._own_key_prefixes = own_key_prefixes
         self._say = say
         self._retuning = Retuning(experiment.pk, redis, pause=self.pause)
+        self._outcomes: tuple[Outcome, ...] = ()
 
     def play(
         self, workload: Workload, *, title: str, point: Mapping[str, Any], watch: Watch | None = None
@@ -70,7 +72,12 @@ class ForegroundBench:
         recorder = Recorder(fitted, is_simulated=False)
         player = Player(fitted, self._target, recorder=recorder)
         played = self._play_watched(player, watch)
+        self._outcomes = tuple(recorder.outcomes)
         return recorder.summary(wall_seconds=played.wall_seconds, notes=played.notes)
+
+    def evidence(self) -> Evidence:
+        """The requests that were played last, as their client saw them."""
+        return Evidence(outcomes=self._outcomes)
 
     def tunables(self) -> dict[str, Any]:
         """The pool's values in force."""

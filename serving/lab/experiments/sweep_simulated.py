@@ -6,18 +6,23 @@ import multiprocessing
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from serving.contracts.steps import KEPT_STEPS
 from serving.contracts.tunables import Tunables
 from serving.lab.costs.envelope import Envelope
 from serving.lab.costs.model import CostModel
 from serving.lab.experiments.bench import Bench, BrokenOff, Watch
-from serving.lab.simulator.simulation import simulate
-from serving.lab.summaries import RunSummary
+from serving.lab.experiments.evidence import Evidence
+from serving.lab.simulator.rows import record_steps
+from serving.lab.simulator.simulation import Simulation, simulate
+from serving.lab.summaries import Outcome, RunSummary
 from serving.lab.workloads.fitting_context import fitted_to
 from serving.lab.workloads.workload import Workload
 from serving.telemetry.conditions import Reading
 
 _LOOK_SECONDS: Final = 0.2
 _MOMENT_SECONDS: Final = 0.001
+_MOST_RECORDED: Final = 120
+"""Requests whose steps are recorded one by one."""
 
 
 class SimulatedBench:
@@ -40,6 +45,8 @@ class SimulatedBench:
         self._envelope = envelope
         self._num_processes = num_processes
         self._own = own
+        self._outcomes: tuple[Outcome, ...] = ()
+        self._last: tuple[Workload, Tunables] | None = None
 
     def play(
         self, workload: Workload, *, title: str, point: Mapping[str, Any], watch: Watch | None = None
@@ -55,10 +62,28 @@ class SimulatedBench:
             "cost": self._cost,
             "num_engines": self._envelope.num_engines,
             "num_processes": self._num_processes,
+            "keeps_outcomes": True,
         }
-        if self._own is None:
-            return simulate(fitted, **terms).summary
-        return _simulate_elsewhere(fitted, terms, pause=self._own.pause)
+        own = self._own
+        simulation = simulate(fitted, **terms) if own is None else _simulate_elsewhere(fitted, terms, pause=own.pause)
+        self._outcomes, self._last = simulation.outcomes, (fitted, self._tunables)
+        return simulation.summary
+
+    def evidence(self) -> Evidence:
+        """The requests that were simulated last, and an engine's steps at its beginning. A simulation ends when its
+        last request has: there is nothing that could be left."""
+        if self._last is None:
+            return Evidence(outcomes=())
+        workload, tunables = self._last
+        steps = record_steps(
+            workload,
+            tunables=tunables,
+            envelope=self._envelope,
+            cost=self._cost,
+            num_requests=_MOST_RECORDED,
+            most=KEPT_STEPS,
+        )
+        return Evidence(outcomes=self._outcomes, steps=(steps,))
 
     def tunables(self) -> dict[str, Any]:
         """The values so far."""
@@ -89,14 +114,14 @@ class SimulatedBench:
             self._own.tell(progress)
 
 
-def _simulate_elsewhere(workload: Workload, terms: dict[str, Any], *, pause: Callable[[float], None]) -> RunSummary:
+def _simulate_elsewhere(workload: Workload, terms: dict[str, Any], *, pause: Callable[[float], None]) -> Simulation:
     # Not forked: whoever asks has threads, and connections.
     with multiprocessing.get_context("spawn").Pool(1) as process:
         simulating = process.apply_async(simulate, (workload,), terms)
         while not simulating.ready():
             simulating.wait(_LOOK_SECONDS)
             pause(_MOMENT_SECONDS)
-        return simulating.get().summary
+        return simulating.get()
 
 
 def simulated_bench_of(bench: Bench) -> SimulatedBench:

@@ -17,8 +17,9 @@ from serving.lab.workloads.workload import PlannedRequest
 
 _MAX_LINE_BYTES = 4 * 2**20
 _LONGEST_WORDS = 300
-REFUSALS = (408, 429, 503)
-"""Statuses with which a server turns work away by its own policy, if it says when to come back or why."""
+ALWAYS_REFUSALS, REFUSALS_WITH_WORDS = (429,), (408, 503)
+"""Statuses with which a server turns work away by its own policy. Of the latter only an answer that says when to come
+back, or is an error of the API's shape, is its policy: any proxy sends them for a server that is gone."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -118,15 +119,18 @@ def _body_of(target: Target, planned: PlannedRequest, prompt: list[int] | str) -
 
 async def _read_refusal(response: aiohttp.ClientResponse, into: Answer) -> None:
     text = (await response.content.read(_MAX_LINE_BYTES)).decode("utf-8", "replace")
-    code, words = f"http_{response.status}", text[:_LONGEST_WORDS]
+    code, words, is_of_api = f"http_{response.status}", text[:_LONGEST_WORDS], False
     try:
         error = json.loads(text)["error"]
         code, words = str(error.get("code") or error.get("type") or code), str(error.get("message"))[:_LONGEST_WORDS]
+        is_of_api = True
     except (ValueError, LookupError, TypeError, AttributeError):
         pass  # It is no error of the API's shape: what there is, is shown.
     into.code, into.words = code, words
     into.retry_after_seconds = _seconds(response.headers.get("retry-after"))
-    into.ending = "refused" if response.status in REFUSALS else "failed"
+    says_why = is_of_api or into.retry_after_seconds is not None
+    is_policy = response.status in ALWAYS_REFUSALS or (response.status in REFUSALS_WITH_WORDS and says_why)
+    into.ending = "refused" if is_policy else "failed"
 
 
 async def _read_stream(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from serving.contracts import keys
 from serving.contracts.ids import PoolName
 from serving.contracts.messages import EngineSnapshot
 from serving.lab.recording import Gauges
@@ -24,9 +27,14 @@ class PoolGauges:
         try:
             engines = await live_engines(self._redis, self._pool)
             num_unread, _ = await count_inbox(self._redis, self._pool)
+            permits = await self._redis.hmget(keys.permit_weights(self._pool), ["total:requests", "total:tokens"])
         except (RedisError, OSError):
             return None
-        return gauges_of(engines, num_unread=num_unread) if engines else None
+        if not engines:
+            return None
+        requests, tokens = (int(each or 0) for each in permits)
+        gauges = gauges_of(engines, num_unread=num_unread)
+        return dataclasses.replace(gauges, permits_requests=requests, permits_tokens=tokens)
 
 
 def gauges_of(engines: list[EngineSnapshot], *, num_unread: int) -> Gauges:
@@ -45,5 +53,6 @@ def gauges_of(engines: list[EngineSnapshot], *, num_unread: int) -> Gauges:
         host_memory_bytes=sum(engine.rss_bytes for engine in engines),
         device_memory_bytes=sum(known) if known else None,
         preemptions=sum(engine.preemptions_total for engine in engines),
-        padded_tokens=sum(engine.padded_tokens_total for engine in engines),
+        padded_tokens=sum(engine.padded_tokens_total - engine.idle_slot_steps_total for engine in engines),
+        idle_slot_steps=sum(engine.idle_slot_steps_total for engine in engines),
     )

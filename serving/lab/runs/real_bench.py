@@ -13,10 +13,12 @@ from redis import Redis
 
 from serving.contracts.errors import Unavailable
 from serving.lab.experiments.bench import BrokenOff, Stopped, Watch
+from serving.lab.experiments.evidence import Evidence
 from serving.lab.experiments.others import read_others
 from serving.lab.experiments.tuning import Retuning
 from serving.lab.fingerprints import read_fingerprint
 from serving.lab.models import Experiment, Run, State
+from serving.lab.runs.evidence import gather_evidence
 from serving.lab.runs.own_keys import own_prefixes
 from serving.lab.runs.playing import RunPlayer
 from serving.lab.runs.services import own_url
@@ -38,6 +40,7 @@ class RealBench:
         self._ending = ending
         self._retuning = Retuning(experiment.pk, redis, pause=self.pause)
         self._own_prefixes: set[str] = set()
+        self._last_run: Run | None = None
         fingerprint = msgspec.to_builtins(read_fingerprint(redis, experiment.pool))
         Experiment.objects.filter(pk=experiment.pk).update(fingerprint=fingerprint)
 
@@ -73,6 +76,7 @@ class RealBench:
                 Run.objects.filter(pk=run.pk).update(stop_asked=True)
             return None if watch is None else watch()
 
+        self._last_run = run
         ended = RunPlayer(run, redis=self._redis, ending=self._ending, watch=look).play()
         self._look()
         if ended.broken_off is not None:
@@ -82,6 +86,11 @@ class RealBench:
         if ended.state == State.STOPPED:
             raise Stopped
         return ended.summary
+
+    def evidence(self) -> Evidence:
+        """See `Bench.evidence`."""
+        assert self._last_run is not None, "evidence is of a run that was played"
+        return gather_evidence(self._last_run, redis=self._redis, pause=self.pause)
 
     def tunables(self) -> dict[str, Any]:
         """See `Bench.tunables`."""

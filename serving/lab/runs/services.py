@@ -5,6 +5,7 @@ What is ordered waits in the database; the Lab's process is told.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -186,6 +187,8 @@ def _ask_to_stop(row: Run | Experiment) -> None:
     row.stop_asked = True
     if row.state == State.WAITING:
         row.state, row.ended_at = State.STOPPED, timezone.now()
+        if isinstance(row, Run) and not row.pool:
+            transaction.on_commit(functools.partial(_forget_key, row.pk))
     row.save(update_fields=["stop_asked", "state", "ended_at"])
 
 
@@ -201,6 +204,11 @@ def _keep_key(run_ids: list[int], key: str) -> None:
     with Redis.from_url(settings.REDIS_URL, socket_timeout=5) as redis:
         for run_id in run_ids:
             redis.set(_key_place(run_id), key, ex=KEY_SECONDS)
+
+
+def _forget_key(run_id: int) -> None:
+    with Redis.from_url(settings.REDIS_URL, socket_timeout=5) as redis:
+        take_key(run_id, redis=redis)
 
 
 def _key_place(run_id: int) -> str:

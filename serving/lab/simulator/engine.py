@@ -7,7 +7,7 @@ import dataclasses
 import heapq
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -15,7 +15,7 @@ from serving.contracts.ids import OwnerId, RequestId
 from serving.contracts.messages import Event, Finished, Refused, Scheduled, SequenceKey, Submit, Tokens
 from serving.contracts.sampling import SamplingParams
 from serving.contracts.tunables import Tunables
-from serving.engine.plan import StepResult
+from serving.engine.plan import StepPlan, StepResult
 from serving.engine.scheduler import Scheduler
 from serving.lab.costs.envelope import Envelope
 from serving.lab.costs.model import CostModel, StepWork
@@ -28,8 +28,11 @@ from serving.lab.workloads.workload import PlannedRequest
 _OWNER = OwnerId("simulator")
 _TOKEN_ID = 7
 _SHORTEST_STRETCH = 2
-_COUNTERS = ("steps", "prompt_tokens", "generated_tokens", "preemptions", "padded_tokens", "left")
+_COUNTERS = ("steps", "prompt_tokens", "generated_tokens", "preemptions", "padded_tokens", "idle_slot_steps", "left")
 _LONGEST_STRETCH = 1 << 20
+
+StepWatch = Callable[[Scheduler, StepPlan, list[tuple[OwnerId, Event]], float, float], None]
+"""Hears of a step: the scheduler after it, its plan and events, and when it began and ended, in seconds."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -61,8 +64,10 @@ class SimulatedEngine:
         cost: CostModel,
         recorder: Recorder,
         jumps: bool = True,
+        watch: StepWatch | None = None,
     ) -> None:
-        """`jumps` may be taken away to compute every step by itself, which comes to the same."""
+        """`jumps` may be taken away to compute every step by itself, which comes to the same. Who is to `watch` each
+        step hears of it when it is over."""
         bound = envelope.max_step_tokens
         if bound is not None and tunables.max_batch_tokens > bound:
             tunables = msgspec.structs.replace(tunables, max_batch_tokens=bound)
@@ -84,16 +89,20 @@ class SimulatedEngine:
             num_blocks=envelope.num_blocks,
             block_size=envelope.block_size,
         )
-        self._jumps = jumps
+        self._jumps = jumps and watch is None
+        self._watch = watch
         self._now = 0.0
         self._live: dict[RequestId, _Live] = {}
         self._params: dict[int, SamplingParams] = {}
         self._answered: list[float] = []
         self._next_gauge = 1.0
         self._busy_seconds = 0.0
-        self._idle_slot_steps = 0
         self.num_requests = 0
         """How many requests came."""
+        self.waiting_requests: Counter[int] = Counter()
+        """How many requests the door counted as waiting at the end of each second, by the second's number."""
+        self.waiting_tokens: Counter[int] = Counter()
+        """The tokens of their prompts."""
 
     @property
     def num_steps(self) -> int:
@@ -108,7 +117,6 @@ class SimulatedEngine:
             "blocks_used": scheduler.num_blocks_used,
             "blocks_cached": scheduler.num_blocks_cached,
             "blocks_free": scheduler.num_blocks_free,
-            "idle_slot_steps": self._idle_slot_steps,
         }
 
     def check_invariants(self) -> None:
@@ -181,7 +189,6 @@ class SimulatedEngine:
 
     def _step(self) -> None:
         scheduler, began = self._scheduler, self._now
-        num_padded = scheduler.counters.padded_tokens
         plan = scheduler.schedule(began)
         if plan is None:
             self._take(scheduler.take_events())
@@ -190,9 +197,9 @@ class SimulatedEngine:
         self._busy_seconds += self._now - began
         tokens = [[_TOKEN_ID] if chunk.samples else [] for chunk in plan.chunks]
         events = scheduler.update(plan, StepResult(tokens), self._now)
-        if not plan.num_prefill_tokens:
-            self._idle_slot_steps += scheduler.counters.padded_tokens - num_padded
         self._recorder.note_tokens(at_seconds=self._now, count=0, prompt_tokens=plan.num_prefill_tokens)
+        if self._watch is not None:
+            self._watch(scheduler, plan, events, began, self._now)
         self._take(events)
 
     def _count_stretch(self, until: float) -> int:
@@ -214,9 +221,7 @@ class SimulatedEngine:
         total = self._cost.steady_seconds(work, count)
         self._now = began + total
         self._busy_seconds += total
-        num_padded = self._scheduler.counters.padded_tokens
         self._scheduler.pass_steady(count, token_id=_TOKEN_ID, began=began)
-        self._idle_slot_steps += self._scheduler.counters.padded_tokens - num_padded
         gaps: Counter[tuple[str, float, bool]] = Counter()
         for key, _ in self._scheduler.running_contexts():
             live = self._live[key.request_id]
@@ -343,16 +348,22 @@ class SimulatedEngine:
         # What a step takes beyond a whole second is the next one's.
         busy_seconds = min(self._busy_seconds, float(count))
         self._busy_seconds -= busy_seconds
-        scheduler = self._scheduler
+        scheduler, waiting = self._scheduler, self._entrance.waiting
         gauges = Gauges(
             num_running=scheduler.num_running,
             num_waiting=scheduler.num_waiting,
             kv_used_ratio=scheduler.num_blocks_used / self._num_blocks,
             busy_ratio=busy_seconds / count,
             preemptions=scheduler.counters.preemptions,
-            padded_tokens=scheduler.counters.padded_tokens - self._idle_slot_steps,
-            idle_slot_steps=self._idle_slot_steps,
+            padded_tokens=scheduler.counters.padded_tokens - scheduler.counters.idle_slot_steps,
+            idle_slot_steps=scheduler.counters.idle_slot_steps,
+            permits_requests=waiting.sequences,
+            permits_tokens=waiting.tokens,
         )
         for number in range(count):
             self._recorder.note_gauges(self._next_gauge + number - 1, gauges)
+            if waiting.sequences:
+                second = math.floor(self._next_gauge) + number - 1
+                self.waiting_requests[second] = waiting.sequences
+                self.waiting_tokens[second] = waiting.tokens
         self._next_gauge += count

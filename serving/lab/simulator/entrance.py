@@ -38,8 +38,7 @@ class Entrance:
             return "context_length_exceeded"
         if self._would_be_late(planned):
             return "predicted_too_late"
-        asked, waiting = Weight(1, num_prompt, 0), Weight(self._sequences, self._tokens, 0)
-        return "queue_full" if overfills_queue(waiting, asked, tunables=tunables) else None
+        return "queue_full" if overfills_queue(self.waiting, Weight(1, num_prompt), tunables=tunables) else None
 
     def let_in(self, planned: PlannedRequest) -> None:
         """It waits from now on."""
@@ -50,6 +49,11 @@ class Entrance:
         """It waits no longer."""
         self._sequences -= 1
         self._tokens -= planned.num_prompt_tokens
+
+    @property
+    def waiting(self) -> Weight:
+        """What waits."""
+        return Weight(self._sequences, self._tokens)
 
     @property
     def next_look(self) -> float:

@@ -11,7 +11,8 @@ import math
 import multiprocessing
 import os
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
 import msgspec
@@ -30,10 +31,12 @@ from serving.lab.workloads.workload import PlannedRequest, Workload
 MOST_ENGINES = 1000
 MOST_PROCESSES = 256
 _ENGINES_WORTH_A_PROCESS = 2
+_SMALL_SHARE, _USUAL_PROMPT = 32, 1024
 
 
 class Simulation(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it. `simulated_seconds` passed in `wall_seconds`; `num_steps` is over all engines."""
+    """What came of it. `simulated_seconds` passed in `wall_seconds`; `num_steps` is over all engines. `outcomes` are
+    the requests in the order in which they ended, where they were asked for."""
 
     summary: RunSummary
     simulated_seconds: float
@@ -42,6 +45,7 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     num_processes: int
     num_steps: int
     num_requests: int
+    outcomes: tuple[Outcome, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +67,8 @@ class _Played:
     ended_at: float
     num_steps: int
     num_requests: int
+    waiting_requests: Counter[int]
+    waiting_tokens: Counter[int]
 
 
 def simulate(
@@ -74,13 +80,15 @@ def simulate(
     num_engines: int = 1,
     num_processes: int | None = None,
     jumps: bool = True,
+    keeps_outcomes: bool = False,
 ) -> Simulation:
     """Play the workload in virtual time through the real scheduler, behind the real door's verdicts.
 
     A fleet of `num_engines` has the arrivals split beforehand, in turns: engine i gets every n-th request, or its part
-    of the clients. So it has no pull that evens out what is uneven, and no prefix that is sent where it is cached; its
-    bounds on the queue are each engine's part of the pool's. `num_processes` (by default as many as there are
-    processors) share the engines. Raises `InvalidValue`, naming field, value and bound.
+    of the clients. So it has no pull that evens out what is uneven, and no prefix that is sent where it is cached. Each
+    engine is held to its part of the bounds on the pool's queue, unless the pool never came to them: then none is, and
+    the notes say which. `num_processes` (by default as many as there are processors) share the engines. Raises
+    `InvalidValue`, naming field, value and bound.
     """
     _check("engines", num_engines, most=MOST_ENGINES)
     if num_processes is not None:
@@ -90,7 +98,7 @@ def simulate(
     parts = [
         _Part(
             workload=workload,
-            tunables=_share_of(tunables, num_engines),
+            tunables=tunables,
             envelope=envelope,
             cost=cost,
             num_engines=num_engines,
@@ -99,7 +107,7 @@ def simulate(
         )
         for number in range(count)
     ]
-    played = _play_all(parts)
+    played, share = _play_fleet(parts)
     recorder = played[0].recorder
     for other in played[1:]:
         recorder.merge(other.recorder)
@@ -107,15 +115,46 @@ def simulate(
     simulated_seconds = max([each.ended_at for each in played])
     if workload.duration_seconds is not None:
         simulated_seconds = max(simulated_seconds, workload.duration_seconds)
+    most_requests, most_tokens = _most_waiting(played)
+    summary = recorder.summary(wall_seconds=simulated_seconds, notes=_notes(cost, num_engines, share))
     return Simulation(
-        summary=recorder.summary(wall_seconds=simulated_seconds, notes=_notes(cost, num_engines)),
+        summary=msgspec.structs.replace(summary, peak_permits_requests=most_requests, peak_permits_tokens=most_tokens),
         simulated_seconds=round(simulated_seconds, 3),
         wall_seconds=round(time.perf_counter() - began, 3),
         num_engines=num_engines,
         num_processes=count,
         num_steps=sum(each.num_steps for each in played),
         num_requests=sum(each.num_requests for each in played),
+        outcomes=tuple(recorder.outcomes) if keeps_outcomes else (),
     )
+
+
+def _play_fleet(parts: list[_Part]) -> tuple[list[_Played], Tunables | None]:
+    """What came of all parts, and what each engine was held to where it was held to its part of the queue's bounds.
+
+    Where that part is small, chance fills an engine's while the pool has room. So it is first seen whether the pool
+    comes to its bounds at all, with each engine held to the whole of them.
+    """
+    whole, num_engines = parts[0].tunables, parts[0].num_engines
+    if num_engines == 1:
+        return _play_all(parts), None
+    share = _share_of(whole, num_engines, longest=parts[0].envelope.max_model_len)
+    if share.max_queue_requests < _SMALL_SHARE or share.max_queue_tokens < _SMALL_SHARE * _USUAL_PROMPT:
+        played = _play_all(parts)
+        most_requests, most_tokens = _most_waiting(played)
+        if most_requests < whole.max_queue_requests and most_tokens < whole.max_queue_tokens:
+            return played, None
+    return _play_all([dataclasses.replace(part, tunables=share) for part in parts]), share
+
+
+def _most_waiting(played: Sequence[_Played]) -> tuple[int, int]:
+    """The most requests, and prompt tokens, that waited in front of all engines at the end of a second."""
+    requests: Counter[int] = Counter()
+    tokens: Counter[int] = Counter()
+    for each in played:
+        requests.update(each.waiting_requests)
+        tokens.update(each.waiting_tokens)
+    return max(requests.values(), default=0), max(tokens.values(), default=0)
 
 
 def _play_all(parts: list[_Part]) -> list[_Played]:
@@ -130,6 +169,8 @@ def _play_all(parts: list[_Part]) -> list[_Played]:
 def _play(part: _Part) -> _Played:
     recorder = Recorder(part.workload, is_simulated=True)
     ended_at, num_steps, num_requests = 0.0, 0, 0
+    waiting_requests: Counter[int] = Counter()
+    waiting_tokens: Counter[int] = Counter()
     for number, requests in _requests_by_engine(part):
         engine = SimulatedEngine(
             tunables=part.tunables,
@@ -151,7 +192,16 @@ def _play(part: _Part) -> _Played:
         ended_at = max(ended_at, ended)
         num_steps += engine.num_steps
         num_requests += engine.num_requests
-    return _Played(recorder=recorder, ended_at=ended_at, num_steps=num_steps, num_requests=num_requests)
+        waiting_requests.update(engine.waiting_requests)
+        waiting_tokens.update(engine.waiting_tokens)
+    return _Played(
+        recorder=recorder,
+        ended_at=ended_at,
+        num_steps=num_steps,
+        num_requests=num_requests,
+        waiting_requests=waiting_requests,
+        waiting_tokens=waiting_tokens,
+    )
 
 
 def _requests_by_engine(part: _Part) -> Iterator[tuple[int, Iterator[PlannedRequest]]]:
@@ -173,14 +223,14 @@ def _requests_by_engine(part: _Part) -> Iterator[tuple[int, Iterator[PlannedRequ
         yield number, iter(shares.pop(number))
 
 
-def _share_of(tunables: Tunables, num_engines: int) -> Tunables:
-    """What one engine of a pool has of it: the bounds of the queue are the pool's."""
-    if num_engines == 1:
-        return tunables
+def _share_of(tunables: Tunables, num_engines: int, *, longest: int) -> Tunables:
+    """What one engine of a pool has of the bounds on its queue; a prompt that the pool lets in has room, `longest`
+    tokens at most."""
+    tokens = max(math.ceil(tunables.max_queue_tokens / num_engines), min(longest, tunables.max_queue_tokens))
     return msgspec.structs.replace(
         tunables,
-        max_queue_requests=max(1, math.ceil(tunables.max_queue_requests / num_engines)),
-        max_queue_tokens=max(1, math.ceil(tunables.max_queue_tokens / num_engines)),
+        max_queue_requests=math.ceil(tunables.max_queue_requests / num_engines),
+        max_queue_tokens=tokens,
     )
 
 
@@ -195,7 +245,7 @@ def _usual_processes(num_engines: int) -> int:
     return max(1, min(num_engines, len(os.sched_getaffinity(0)), MOST_PROCESSES))
 
 
-def _notes(cost: CostModel, num_engines: int) -> tuple[str, ...]:
+def _notes(cost: CostModel, num_engines: int, share: Tunables | None) -> tuple[str, ...]:
     notes = [
         "Simulated: the scheduler is the real one; time passes as a model of the costs of steps says"
         + (", the default one, which was not fitted to this engine." if cost.source == "default" else ".")
@@ -209,6 +259,13 @@ def _notes(cost: CostModel, num_engines: int) -> tuple[str, ...]:
         notes.append(
             f"Arrivals were split beforehand over {num_engines} engines, in turns: nothing evens out their loads."
         )
+    if share is not None:
+        notes.append(
+            f"Each engine was held to its part of the bounds on the queue, {share.max_queue_requests} requests and "
+            f"{share.max_queue_tokens} tokens: one may refuse while another has room."
+        )
+    elif num_engines > 1:
+        notes.append("The pool never came to the bounds on its queue, so no engine was held to a part of them.")
     return tuple(notes)
 
 

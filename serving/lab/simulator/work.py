@@ -35,18 +35,11 @@ def steps_before(horizon: float, first: float, growth: float, *, most: int) -> i
 
 def work_of(plan: StepPlan) -> StepWork:
     """What a planned step computes."""
-    num_positions = num_decoding = num_context = 0
-    for chunk in plan.chunks:
-        count = len(chunk.token_ids)
-        if chunk.is_prefill:
-            num_positions += count * chunk.start + count * (count + 1) // 2
-        else:
-            num_decoding += 1
-            num_context += chunk.start + count
+    num_context, num_positions = plan.count_positions()
     return StepWork(
         num_prefill_tokens=plan.num_prefill_tokens,
         num_prefill_positions=num_positions,
-        num_decoding=num_decoding,
+        num_decoding=sum([not chunk.is_prefill for chunk in plan.chunks]),
         num_context_tokens=num_context,
         num_padded_tokens=plan.num_padded_tokens,
     )

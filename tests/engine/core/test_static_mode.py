@@ -34,6 +34,7 @@ def test_counts_padded_prompts_and_idle_slots() -> None:
     # Prompts padded to 10; then c's slot is idle, then b's too.
     assert padded == [6 + 3, 1, 2, 2]
     assert world.counts().padded_tokens_total == 14
+    assert world.counts().idle_slot_steps_total == 5
 
 
 def test_continuous_mode_pads_nothing() -> None:

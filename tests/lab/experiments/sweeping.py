@@ -7,6 +7,7 @@ from typing import Any
 
 from serving.contracts.tunables import Tunables
 from serving.lab.experiments.bench import BrokenOff, Watch
+from serving.lab.experiments.evidence import Evidence
 from serving.lab.experiments.sweep_points import Estimate, Point
 from serving.lab.summaries import Figures, Percentiles, RunSummary
 from serving.lab.workloads.arrivals import ClosedLoop
@@ -108,6 +109,9 @@ class FormulaBench:
             raise BrokenOff(reason)
         throughput, ttft = self._answer(self._tunables, workload)
         return a_summary(throughput=throughput, ttft=ttft, met=1.0 if ttft <= SLO_MS else 0.5)
+
+    def evidence(self) -> Evidence:
+        return Evidence(outcomes=())
 
     def tunables(self) -> dict[str, Any]:
         return dict(self._tunables)

@@ -170,6 +170,28 @@ async def test_refusals_failures_and_broken_streams_are_told_apart(server: Serve
     assert recorder.summary(wall_seconds=1).first_failure == "http_500: <html>oops"
 
 
+@pytest.mark.parametrize(
+    ("status", "text", "headers", "ending"),
+    [
+        (429, "slow down", {}, "refused"),
+        (503, "<html>bad gateway", {}, "failed"),
+        (503, "busy", {"Retry-After": "3"}, "refused"),
+        (503, '{"error": {"code": "unavailable", "message": "no engine"}}', {}, "refused"),
+        (408, '{"error": {"code": "queue_timeout", "message": "waited"}}', {}, "refused"),
+        (502, '{"error": {"code": "bad", "message": "gone"}}', {"Retry-After": "3"}, "failed"),
+    ],
+)
+async def test_a_server_that_is_gone_is_no_policy(
+    server: Server, status: int, text: str, headers: dict[str, str], ending: str
+) -> None:
+    async def answer(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        return web.Response(status=status, text=text, headers=headers)
+
+    server.answer = answer
+    outcomes, _, _ = await play(server, workload(ClosedLoop(1), count=1))
+    assert outcomes[0].ending == ending
+
+
 async def test_a_client_that_goes_away_closes_its_connection(server: Server) -> None:
     async def answer(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         return await stream(request, body, gap=0.02)

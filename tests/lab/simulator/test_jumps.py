@@ -96,6 +96,7 @@ TUNABLES = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.heavy
 @given(arrivals=ARRIVALS, tunables=TUNABLES, num_blocks=st.sampled_from([64, 90, 400]), seed=st.integers(0, 2**20))
 @settings(max_examples=60)
 def test_stretches_that_are_passed_lead_to_where_single_steps_lead(

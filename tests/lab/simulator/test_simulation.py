@@ -57,6 +57,25 @@ def test_bounds_of_the_queue_refuse_what_is_too_much() -> None:
     assert set(summary.refused_by_code) == {"queue_full"}
 
 
+@pytest.mark.heavy
+def test_no_engine_of_a_fleet_refuses_while_its_pool_has_room() -> None:
+    """One place in the queue for each engine would be too few for what comes together by chance."""
+    tunables = Tunables().changed({"max_queue_requests": 10, "max_running": 4})
+    fleet = run(of(Poisson(20)), tunables, num_engines=10, num_processes=1).summary
+    assert fleet.refused_by_code == {}
+    assert fleet.peak_permits_requests is not None
+    assert fleet.peak_permits_requests < 10
+    assert any("never came to the bounds" in note for note in fleet.notes)
+
+
+def test_engines_of_a_fleet_refuse_where_their_pool_is_full() -> None:
+    tunables = Tunables().changed({"max_queue_requests": 8, "max_running": 1})
+    fleet = run(of(Poisson(20)), tunables, num_engines=4, num_processes=1).summary
+    assert set(fleet.refused_by_code) == {"queue_full"}
+    assert fleet.peak_permits_requests == 8
+    assert any("2 requests and" in note for note in fleet.notes)
+
+
 def test_static_batches_leave_slots_idle_and_continuous_ones_do_not() -> None:
     workload = of(Poisson(4))
     static = run(workload, Tunables().changed({"mode": "static"})).summary
