@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 import typing
 from pathlib import Path
 
@@ -18,6 +19,8 @@ _log = logging.getLogger(__name__)
 _SHAPES = ((1, 16, 32), (6, 64, 96), (19, 80, 64), (40, 48, 160), (3, 1040, 64))
 """Rows, outputs and inputs of the products that are tried: about the edges of every tile."""
 _TOLERANCE = 1e-4
+_TRIES = 3
+_PAUSE_SECONDS = 0.2
 
 
 def load_kernels(folder: Path) -> Library:
@@ -25,33 +28,50 @@ def load_kernels(folder: Path) -> Library:
 
     Built in `folder` where they are missing. Raises `NoKernels`.
     """
-    reason = "this processor has no AVX-512"
+    reasons: list[str] = []
     for variant in variants():
         try:
-            library = _loaded(folder, variant)
+            library = _tried(folder, variant)
         except NoKernels as problem:
-            reason = str(problem)
+            reasons.append(str(problem))
             continue
-        if multiplies_right(library):
-            _log.info("computing with the kernels for %s", variant)
-            return library
-        reason = f"the kernels for {variant} do not multiply right here"
-        _log.warning(reason)
+        if reasons:
+            _log.warning("the best kernels for this processor cannot be had: %s", "; ".join(reasons))
+        _log.info("computing with the kernels for %s", variant)
+        return library
+    raise NoKernels(reasons[-1] if reasons else "this processor has no AVX-512")
+
+
+def _tried(folder: Path, variant: str) -> Library:
+    """The library for `variant`, which multiplies right. What the system refuses, or what multiplies wrongly, is tried
+    again: instruction sets round differently, and streams that go on at another engine should meet the same bits."""
+    for is_last in (*[False] * (_TRIES - 1), True):
+        try:
+            library = _loaded(folder, variant)
+        except NotUsable:
+            reason = f"the system does not allow {variant}"
+        else:
+            if multiplies_right(library):
+                return library
+            reason = f"the kernels for {variant} do not multiply right here"
+        if not is_last:
+            _log.warning("%s: tried again", reason)
+            time.sleep(_PAUSE_SECONDS)
     raise NoKernels(reason)
 
 
 def _loaded(folder: Path, variant: str) -> Library:
-    """The library for `variant`; one that is there but cannot be loaded is built anew, once."""
+    """The library for `variant`; one that is there but cannot be loaded is built anew, once. Raises `NoKernels` and
+    `NotUsable`."""
     path = built_library(folder, variant=variant)
     try:
         return Library(path)
-    except NotLoadable:
+    except NotLoadable as problem:
+        _log.warning("%s is built anew: %s", path.name, problem)
         path.unlink(missing_ok=True)
-    except NotUsable:
-        raise NoKernels(f"the system does not allow {variant}") from None
     try:
         return Library(built_library(folder, variant=variant))
-    except (NotLoadable, NotUsable) as problem:
+    except NotLoadable as problem:
         raise NoKernels(f"the kernels for {variant} cannot be loaded ({problem})") from None
 
 

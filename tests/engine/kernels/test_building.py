@@ -142,8 +142,32 @@ def test_the_best_instruction_set_that_works_is_taken(
     monkeypatch.setattr(loading, "Library", FakeLibrary)
     monkeypatch.setattr(loading, "multiplies_right", lambda library: library.name == "avx512")
     assert load_kernels(tmp_path).name == "avx512"  # type: ignore[attr-defined]
-    assert tried == ["amx-bf16", "broken", "broken", "avx512-bf16", "avx512"]
-    assert "the kernels for avx512-bf16 do not multiply right here" in caplog.messages
+    assert tried == [*["amx-bf16"] * 3, "broken", "broken", *["avx512-bf16"] * 3, "avx512"]
+    assert (
+        "the best kernels for this processor cannot be had: the system does not allow amx-bf16; the compiler does not "
+        "know it; the kernels for broken cannot be loaded (broken); the kernels for avx512-bf16 do not multiply right "
+        "here"
+    ) in caplog.messages
+
+
+@pytest.mark.parametrize("fault", ["refused", "wrong"])
+def test_what_fails_once_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    """Another instruction set would round differently."""
+    tried: list[str] = []
+
+    class FakeLibrary:
+        def __init__(self, path: Path) -> None:
+            self.name = path.name
+            tried.append(path.name)
+            if fault == "refused" and len(tried) == 1:
+                raise NotUsable(path.name)
+
+    monkeypatch.setattr(loading, "variants", lambda: ("amx-bf16", "avx512"))
+    monkeypatch.setattr(loading, "built_library", lambda folder, variant: folder / variant)
+    monkeypatch.setattr(loading, "Library", FakeLibrary)
+    monkeypatch.setattr(loading, "multiplies_right", lambda library: fault != "wrong" or len(tried) > 1)
+    assert load_kernels(tmp_path).name == "amx-bf16"  # type: ignore[attr-defined]
+    assert tried == ["amx-bf16", "amx-bf16"]
 
 
 @needs_kernels
