@@ -28,8 +28,8 @@ STATIC := $(MAKE) --no-print-directory static-checks script-tests
 BESIDE := @$(PY) tests/side_by_side.py
 
 .DEFAULT_GOAL := help
-.PHONY: help serve bench bench-peers bench-console bench-door bench-gpu check static-checks script-tests test test-long
-.PHONY: environment test-environment test-model frontend test-frontend browser python
+.PHONY: help serve bench bench-peers bench-console bench-door bench-lab bench-gpu
+.PHONY: check static-checks script-tests test test-long environment test-environment test-model frontend test-frontend browser python
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | while IFS='	' read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -58,6 +58,9 @@ bench-console: test-frontend browser ## measure what the console costs browser a
 
 bench-door: test-frontend ## measure overload and flood at the door of the whole product; BENCH=--quick to see that it works
 	@$(CHECKED) $(PY) -m tests.e2e.bench_door $(BENCH)
+
+bench-lab: test-frontend ## measure how far the Lab's simulator is from the real product; BENCH=--quick to see that it works
+	@$(CHECKED) $(PY) -m tests.lab.bench_simulator $(BENCH)
 
 bench-gpu: test-environment ## check the kernels on this machine's GPU, and measure the engine beside the GPU's limits
 	@$(CHECKED) $(PY) -m serving.engine.bench.gpu $(BENCH)

@@ -95,6 +95,32 @@ TERMS: Mapping[str, Term] = MappingProxyType(
         "api_key": Term("API key", "The secret by which a tenant's calls are known; it is shown once."),
         "quota": Term("quota", "The most that a tenant may use in a minute or a day."),
         "waterfall": Term("waterfall", "One request's time, part by part: admission, queue, prefill, decode."),
+        # The Lab
+        "workload": Term("workload", "What traffic is like: when requests come, how long they are, what they expect."),
+        "run": Term("run", "A workload, played once as clients would, with all that was measured meanwhile."),
+        "sweep": Term("sweep", "One setting takes one value after another, and the same workload is played at each."),
+        "knee": Term("knee", "The point beyond which more load or a larger batch gains little and costs much latency."),
+        "capacity": Term("capacity", "The requests a second that are served for ever without the queue growing."),
+        "overload_test": Term(
+            "overload test", "More than capacity is sent on purpose, to see what is refused and how."
+        ),
+        "backpressure": Term("backpressure", "What is too much is refused early, with a true time to come back."),
+        "open_loop": Term("open loop", "Requests come when they are due, however long the answers before them take."),
+        "closed_loop": Term("closed loop", "So many clients, each of which asks again when its last answer has come."),
+        "coordinated_omission": Term(
+            "coordinated omission", "A tester that waits for slow answers sends less just then, and hides how slow."
+        ),
+        "warm_up": Term("warm-up", "The beginning of a run, which is played and counts in no figure."),
+        "mixture": Term("mixture", "Short and long requests at once, each kind a class of its own."),
+        "fingerprint": Term(
+            "fingerprint", "Model, processor, precision, limits and versions that a result was measured on."
+        ),
+        "stale": Term("stale", "Measured on another model, processor, precision, context limit or version than now."),
+        "confidence": Term("confidence interval", "Where the true value is in 95 of 100 cases, going by the repeats."),
+        "what_if": Term("what-if", "A change is simulated before it is made: what it would do to today's traffic."),
+        "simulated": Term("simulated", "Played by the real scheduler on a virtual clock; no model computed anything."),
+        "autopilot": Term("autopilot", "Moves named tunables by itself, within bounds, to hold an SLO."),
+        "three_ways": Term("three ways", "Static, windowed and continuous batching, with the same requests each."),
     }
 )
 

@@ -23,7 +23,7 @@ from dashboard.pages import (
     read_pools,
     render_page,
 )
-from dashboard.permissions import may_steer
+from dashboard.permissions import may_experiment, may_steer
 from dashboard.pool_gone import render_pool_page
 from dashboard.presenters import LeverGroup, present_levers
 from dashboard.routing import live_path
@@ -42,6 +42,7 @@ from dashboard.tuning_reading import (
 from dashboard.tuning_terms import TermsForm
 from serving.contracts.errors import DomainError, InvalidValue, PoolNotFound, StaleVersion
 from serving.contracts.tunables import TunableSpec, describe
+from serving.lab.workloads.store import workload_names
 from serving.tuning import canaries, guardrails, selectors
 from serving.tuning.conflicts import Conflict, conflicts_of
 
@@ -68,7 +69,7 @@ class Standing:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TuningPage(Standing):
-    """What `tuning.html` shows."""
+    """What `tuning.html` shows. `workloads` are those that a change may be tried on by the simulator."""
 
     page: str = "tuning"
     pools: tuple[str, ...]
@@ -76,6 +77,8 @@ class TuningPage(Standing):
     lever_groups: tuple[LeverGroup, ...]
     presets: tuple[PresetCard, ...]
     terms: TermsForm
+    workloads: tuple[str, ...]
+    may_predict: bool
 
 
 @require_safe
@@ -174,6 +177,7 @@ def _read_page(name: str, user: Any, redis: Redis) -> TuningPage:
     pool = selectors.find_pool(name)
     engines = read_engines(redis, name)
     values = selectors.current_tunables(name).tunables
+    may_predict = part.may_steer and may_experiment(user)
     return TuningPage(
         **{field.name: getattr(part, field.name) for field in dataclasses.fields(part)},
         pools=read_pools(name)[0],
@@ -181,6 +185,8 @@ def _read_page(name: str, user: Any, redis: Redis) -> TuningPage:
         lever_groups=present_levers(describe(), pools=selectors.others_of_its_model(pool)),
         presets=present_presets(values),
         terms=TermsForm(engines=ids_taking_work(engines)),
+        workloads=tuple(workload_names()) if may_predict else (),
+        may_predict=may_predict,
     )
 
 

@@ -29,6 +29,7 @@ from dashboard.threads import in_thread
 from dashboard.tuning_presenters import HistoryRow
 from dashboard.tuning_reading import read_history, read_version
 from serving.contracts.errors import DomainError, InvalidValue, PoolNotFound, StaleVersion
+from serving.lab.predictions.selectors import prediction_of
 from serving.tuning import selectors, services
 
 PAGE_SIZE = 20
@@ -116,13 +117,15 @@ class VersionsPage:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class VersionPage:
-    """What `version.html` shows. `newest` is the version that a roll-back is on."""
+    """What `version.html` shows. `newest` is the version that a roll-back is on, `prediction_id` the prediction that
+    this one was stored after (None: none was asked for)."""
 
     page: str = "tuning"
     pool: PoolHeading
     row: HistoryRow
     newest: int
     may_steer: bool
+    prediction_id: int | None
 
 
 def read_newer(name: str, number: int) -> tuple[VersionRow, ...]:
@@ -151,7 +154,13 @@ def _read_version(name: str, number: int, user: Any) -> VersionPage | None:
     if row is None:
         return None
     newest = selectors.newest_stored(pool).number
-    return VersionPage(pool=heading_of(pool), row=row, newest=newest, may_steer=may_steer_pool(user, pool))
+    return VersionPage(
+        pool=heading_of(pool),
+        row=row,
+        newest=newest,
+        may_steer=may_steer_pool(user, pool),
+        prediction_id=prediction_of(pool.name, number),
+    )
 
 
 def _newer_url(url: str, before: int | None, *, newest: int) -> str | None:

@@ -16,6 +16,7 @@ from redis import Redis
 
 from dashboard.lab.overloads_forms import OverloadDraft, field_of, read_draft
 from dashboard.lab.overloads_presenters import OverloadPanel, OverloadRow, present_overload, present_row
+from dashboard.lab.staleness import stale_ids
 from dashboard.pages import only, read_pools, render_page
 from dashboard.permissions import may_experiment, may_view_lab
 from dashboard.services import services_of
@@ -24,7 +25,7 @@ from dashboard.threads import in_thread
 from serving.contracts.actors import Author
 from serving.contracts.errors import DomainError, InvalidValue, PoolNotFound
 from serving.lab.experiments.overload_selectors import Overload, find_overload, known_capacity, list_overloads
-from serving.lab.fingerprints import decode_fingerprint, differences, read_fingerprint
+from serving.lab.fingerprints import differences_now, read_fingerprint
 from serving.lab.runs.services import order_experiment, stop_experiment
 from serving.lab.workloads.store import find_workload, workload_names
 from serving.tuning.selectors import current_tunables
@@ -39,6 +40,7 @@ class OverloadsPage:
     page: str = "lab"
     lab_page: str = "overloads"
     rows: tuple[OverloadRow, ...]
+    stale_ids: frozenset[int]
     may_experiment: bool
 
 
@@ -69,7 +71,7 @@ class OverloadPage:
 @only(may_view_lab)
 async def overloads(request: HttpRequest) -> HttpResponseBase:
     """The newest overload tests."""
-    page = await in_thread(_read_list, await request.auser())
+    page = await in_thread(_read_list, await request.auser(), services_of(request).blocking_redis)
     return await render_page(request, "dashboard/lab/overloads.html", page)
 
 
@@ -135,9 +137,13 @@ async def stop(request: HttpRequest, overload_id: int) -> HttpResponseBase:
     return redirect("dashboard:lab_overload", overload_id=overload_id)
 
 
-def _read_list(user: Any) -> OverloadsPage:
-    rows = tuple(present_row(each) for each in list_overloads())
-    return OverloadsPage(rows=rows, may_experiment=may_experiment(user))
+def _read_list(user: Any, redis: Redis) -> OverloadsPage:
+    found = list_overloads()
+    return OverloadsPage(
+        rows=tuple(present_row(each) for each in found),
+        stale_ids=stale_ids([each for each in found if each.plan.way == "played"], redis),
+        may_experiment=may_experiment(user),
+    )
 
 
 def _read_form(draft: OverloadDraft, errors: Mapping[str, str]) -> OverloadFormPage:
@@ -179,7 +185,7 @@ def _read_page(overload_id: int, user: Any, redis: Redis) -> OverloadPage:
     found = _find(overload_id)
     stale: tuple[str, ...] = ()
     if found.is_over and found.plan.way == "played":
-        stale = differences(decode_fingerprint(found.fingerprint), read_fingerprint(redis, found.pool))
+        stale = differences_now(found.fingerprint, redis=redis, pool=found.pool)
     return OverloadPage(test=present_overload(found), stale=stale, may_experiment=may_experiment(user))
 
 

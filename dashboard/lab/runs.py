@@ -1,9 +1,9 @@
-"""The pages about runs: the list, one as it plays and when it is over, and its files."""
+"""The pages about runs: the list, one as it plays and when it is over, its files, and ordering it again."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,19 +13,24 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect
 from django.views.decorators.http import require_POST, require_safe
+from redis import Redis
 
+from dashboard.lab.runs_filter import AskedRuns, present_choices, read_asked_runs
 from dashboard.lab.runs_presenters import RunPanel, RunRow, present_run, present_state
 from dashboard.lab.runs_presenters import present_row as present_run_row
+from dashboard.lab.staleness import stale_ids
 from dashboard.pages import only, render_page, whole_number
 from dashboard.permissions import may_experiment, may_view_lab
+from dashboard.requests_presenters import Option
 from dashboard.services import services_of
 from dashboard.signing import acting
 from dashboard.threads import in_thread
-from serving.contracts.errors import InvalidValue
-from serving.lab.fingerprints import decode_fingerprint, differences, read_fingerprint
+from serving.contracts.errors import DomainError, InvalidValue
+from serving.lab.fingerprints import decode_fingerprint, differences_now
 from serving.lab.reports.report import Report, report_html, report_json
 from serving.lab.reports.tables import moments_csv, requests_csv
-from serving.lab.runs.selectors import PAGE_SIZE, RunView, find_run, list_runs, outcomes_of
+from serving.lab.runs.again import order_run_again
+from serving.lab.runs.selectors import PAGE_SIZE, RunView, find_run, list_runs, outcomes_of, run_choices
 from serving.lab.runs.services import stop_run
 from serving.lab.workloads.codec import decode_workload
 
@@ -41,12 +46,17 @@ _TYPES = {
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunsPage:
-    """What `runs.html` shows."""
+    """What `runs.html` shows. `older_url` leads to the next page of the same list, and is empty on the last."""
 
     page: str = "lab"
     lab_page: str = "runs"
     rows: tuple[RunRow, ...]
-    older: int | None
+    stale_ids: frozenset[int]
+    older_url: str
+    typed: Mapping[str, str]
+    errors: Mapping[str, str]
+    options: Mapping[str, Sequence[Option]]
+    is_filtered: bool
     may_experiment: bool
 
 
@@ -63,18 +73,17 @@ class RunPage:
 
 @require_safe
 @for_viewers
-async def first(_request: HttpRequest) -> HttpResponseBase:
-    """The Lab's first page: its runs."""
-    return redirect("dashboard:lab_runs")
-
-
-@require_safe
-@for_viewers
 async def runs(request: HttpRequest) -> HttpResponseBase:
-    """All runs, the newest first."""
-    before = whole_number(request.GET.get("before"))
-    page = await in_thread(_read_list, before, await request.auser())
-    return await render_page(request, "dashboard/lab/runs.html", page)
+    """The runs that the query asks for (see `dashboard.lab.runs_filter`), the newest first."""
+    asked = read_asked_runs(request.GET)
+    page = await in_thread(
+        _read_list,
+        asked,
+        whole_number(request.GET.get("before")),
+        await request.auser(),
+        services_of(request).blocking_redis,
+    )
+    return await render_page(request, "dashboard/lab/runs.html", page, status=400 if page.errors else 200)
 
 
 @require_safe
@@ -108,6 +117,21 @@ async def stop(request: HttpRequest, run_id: int) -> HttpResponseBase:
     return redirect("dashboard:lab_run", run_id=run_id)
 
 
+@require_POST
+@only(may_experiment)
+async def again(request: HttpRequest, run_id: int) -> HttpResponseBase:
+    """Order the same requests to the same server once more."""
+    author = acting(request, (await request.auser()).get_username())
+    await _find(run_id)
+    try:
+        made = await in_thread(order_run_again, run_id, author=author)
+    except DomainError as error:
+        messages.error(request, f"Nothing was ordered: {error.message}.")
+        return redirect("dashboard:lab_run", run_id=run_id)
+    messages.success(request, f"The run waits for its turn: the very requests of run {run_id}.")
+    return redirect("dashboard:lab_run", run_id=made.pk)
+
+
 @require_safe
 @for_viewers
 async def download(request: HttpRequest, run_id: int, kind: str) -> HttpResponseBase:
@@ -122,12 +146,17 @@ async def download(request: HttpRequest, run_id: int, kind: str) -> HttpResponse
     return response
 
 
-def _read_list(before: int | None, user: Any) -> RunsPage:
-    found = list_runs(before=before, limit=PAGE_SIZE + 1)
+def _read_list(asked: AskedRuns, before: int | None, user: Any, redis: Redis) -> RunsPage:
+    found = [] if asked.errors else list_runs(asked.filter, before=before, limit=PAGE_SIZE + 1)
     shown = found[:PAGE_SIZE]
     return RunsPage(
         rows=tuple(present_run_row(each) for each in shown),
-        older=shown[-1].id if len(found) > PAGE_SIZE else None,
+        stale_ids=stale_ids(shown, redis),
+        older_url=asked.query(before=str(shown[-1].id)) if len(found) > PAGE_SIZE else "",
+        typed=asked.typed,
+        errors=asked.errors,
+        options=present_choices(asked, run_choices()),
+        is_filtered=asked.is_filtered,
         may_experiment=may_experiment(user),
     )
 
@@ -135,7 +164,7 @@ def _read_list(before: int | None, user: Any) -> RunsPage:
 def _read_run(found: RunView, user: Any, redis: Any) -> RunPage:
     stale: tuple[str, ...] = ()
     if found.pool and found.is_over:
-        stale = differences(decode_fingerprint(found.fingerprint), read_fingerprint(redis, found.pool))
+        stale = differences_now(found.fingerprint, redis=redis, pool=found.pool)
     return RunPage(run=present_run(found), stale=stale, may_experiment=may_experiment(user))
 
 

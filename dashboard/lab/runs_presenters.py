@@ -13,13 +13,13 @@ from serving.lab.reports.report import counts_in_words, figures_rows, rates_of
 from serving.lab.runs.selectors import RunView
 from serving.lab.summaries import Figures, Moment, RunSummary
 from serving.lab.workloads.codec import decode_workload
-from serving.lab.workloads.words import arrivals_in_words
+from serving.lab.workloads.words import arrivals_in_words, slo_in_words
 from serving.lab.workloads.workload import Slo, Workload
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """A line of the list. Figures are empty until there are some."""
+    """A line of the list. Figures are empty until there are some; only with them a run can be compared."""
 
     id: int
     title: str
@@ -29,6 +29,7 @@ class RunRow:
     part_of: str
     author: str
     created_at: datetime.datetime
+    can_compare: bool
     throughput: str = ""
     ttft: str = ""
     itl: str = ""
@@ -82,6 +83,7 @@ def present_row(run: RunView) -> RunRow:
         part_of=run.experiment,
         author=run.author,
         created_at=run.created_at,
+        can_compare=run.is_over and total is not None and run.has_outcomes,
         throughput="" if total is None else f"{total.output_tokens_per_second:,.1f}",
         ttft="" if total is None or total.ttft_ms is None else f"{total.ttft_ms.p95:,.0f}",
         itl="" if total is None or total.itl_ms is None else f"{total.itl_ms.p95:,.1f}",
@@ -159,12 +161,6 @@ def _table(title: str, figures: Figures, slo: Slo | None) -> FiguresTable:
         rates=tuple(rates_of(figures)),
         rows=tuple(figures_rows(figures)),
     )
-
-
-def slo_in_words(slo: Slo) -> str:
-    """What is asked of a request; empty where nothing is."""
-    bounds = (("TTFT", slo.ttft_ms), ("mean ITL", slo.itl_ms), ("E2E", slo.e2e_ms))
-    return ", ".join(f"{name} ≤ {bound:,.0f} ms" for name, bound in bounds if bound is not None)
 
 
 def _only_slo(workload: Workload) -> Slo | None:

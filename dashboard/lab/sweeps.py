@@ -12,7 +12,9 @@ from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
+from redis import Redis
 
+from dashboard.lab.staleness import stale_ids
 from dashboard.lab.sweeps_forms import SweepDraft, field_of, read_draft
 from dashboard.lab.sweeps_presenters import (
     DimensionChoice,
@@ -24,12 +26,14 @@ from dashboard.lab.sweeps_presenters import (
 )
 from dashboard.pages import only, read_pools, render_page
 from dashboard.permissions import may_experiment, may_steer, may_view_lab
+from dashboard.services import services_of
 from dashboard.signing import acting
 from dashboard.threads import in_thread
 from dashboard.tuning_presenters import MetricOption, present_metrics
 from serving.contracts.actors import Author
 from serving.contracts.errors import DomainError, InvalidValue, PoolNotFound
-from serving.lab.experiments.sweep_selectors import find_sweep, list_sweeps
+from serving.lab.experiments.sweep_selectors import Sweep, find_sweep, list_sweeps
+from serving.lab.fingerprints import differences_now
 from serving.lab.runs.services import order_experiment, stop_experiment
 from serving.lab.workloads.store import find_workload, workload_names
 
@@ -43,6 +47,7 @@ class SweepsPage:
     page: str = "lab"
     lab_page: str = "sweeps"
     rows: tuple[SweepRow, ...]
+    stale_ids: frozenset[int]
     may_experiment: bool
 
 
@@ -67,6 +72,7 @@ class SweepPage:
     page: str = "lab"
     lab_page: str = "sweeps"
     sweep: SweepPanel
+    stale: tuple[str, ...]
     may_experiment: bool
     may_steer: bool
 
@@ -75,7 +81,7 @@ class SweepPage:
 @only(may_view_lab)
 async def sweeps(request: HttpRequest) -> HttpResponseBase:
     """The newest sweeps."""
-    page = await in_thread(_read_list, await request.auser())
+    page = await in_thread(_read_list, await request.auser(), services_of(request).blocking_redis)
     return await render_page(request, "dashboard/lab/sweeps.html", page)
 
 
@@ -101,7 +107,7 @@ async def new(request: HttpRequest) -> HttpResponseBase:
 @only(may_view_lab)
 async def sweep(request: HttpRequest, sweep_id: int) -> HttpResponseBase:
     """One sweep."""
-    page = await in_thread(_read_sweep, sweep_id, await request.auser())
+    page = await in_thread(_read_sweep, sweep_id, await request.auser(), services_of(request).blocking_redis)
     return await render_page(request, "dashboard/lab/sweep.html", page)
 
 
@@ -109,7 +115,7 @@ async def sweep(request: HttpRequest, sweep_id: int) -> HttpResponseBase:
 @only(may_view_lab)
 async def part(request: HttpRequest, sweep_id: int) -> HttpResponseBase:
     """The part of a sweep's page that changes while it runs, alone."""
-    page = await in_thread(_read_sweep, sweep_id, await request.auser())
+    page = await in_thread(_read_sweep, sweep_id, await request.auser(), services_of(request).blocking_redis)
     return await render_page(request, "dashboard/lab/_sweep.html", page)
 
 
@@ -128,8 +134,13 @@ async def stop(request: HttpRequest, sweep_id: int) -> HttpResponseBase:
     return redirect("dashboard:lab_sweep", sweep_id=sweep_id)
 
 
-def _read_list(user: Any) -> SweepsPage:
-    return SweepsPage(rows=tuple(present_row(each) for each in list_sweeps()), may_experiment=may_experiment(user))
+def _read_list(user: Any, redis: Redis) -> SweepsPage:
+    found = list_sweeps()
+    return SweepsPage(
+        rows=tuple(present_row(each) for each in found),
+        stale_ids=stale_ids([each for each in found if each.plan.way != "simulated"], redis),
+        may_experiment=may_experiment(user),
+    )
 
 
 def _read_form(draft: SweepDraft, errors: Mapping[str, str]) -> SweepFormPage:
@@ -164,12 +175,19 @@ def _order(draft: SweepDraft, author: Author) -> int:
     return int(experiment.pk)
 
 
-def _read_sweep(sweep_id: int, user: Any) -> SweepPage:
-    return SweepPage(sweep=_find(sweep_id), may_experiment=may_experiment(user), may_steer=may_steer(user))
+def _read_sweep(sweep_id: int, user: Any, redis: Redis) -> SweepPage:
+    found = _find(sweep_id)
+    is_measured = found.is_over and found.plan.way != "simulated"
+    return SweepPage(
+        sweep=present_sweep(found),
+        stale=differences_now(found.fingerprint, redis=redis, pool=found.pool) if is_measured else (),
+        may_experiment=may_experiment(user),
+        may_steer=may_steer(user),
+    )
 
 
-def _find(sweep_id: int) -> SweepPanel:
+def _find(sweep_id: int) -> Sweep:
     found = find_sweep(min(sweep_id, 2**63 - 1))
     if found is None:
         raise Http404("there is no such sweep")
-    return present_sweep(found)
+    return found

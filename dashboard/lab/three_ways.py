@@ -15,6 +15,7 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 from redis import Redis
 
+from dashboard.lab.staleness import stale_ids
 from dashboard.lab.three_ways_forms import ThreeWaysDraft, field_of, read_draft
 from dashboard.lab.three_ways_presenters import (
     ThreeWaysPanel,
@@ -32,7 +33,7 @@ from dashboard.threads import in_thread
 from serving.contracts.actors import Author
 from serving.contracts.errors import DomainError, InvalidValue, PoolNotFound
 from serving.lab.experiments.three_ways_selectors import ThreeWays, find_three_ways, list_three_ways
-from serving.lab.fingerprints import decode_fingerprint, differences, read_fingerprint
+from serving.lab.fingerprints import differences_now
 from serving.lab.runs.services import order_experiment, stop_experiment
 from serving.lab.workloads.store import find_workload, workload_names
 from serving.tuning.selectors import current_tunables
@@ -48,6 +49,7 @@ class ThreeWaysListPage:
     lab_page: str = "three_ways"
     ways: tuple[WayPanel, ...]
     rows: tuple[ThreeWaysRow, ...]
+    stale_ids: frozenset[int]
     may_experiment: bool
 
 
@@ -78,7 +80,7 @@ class ThreeWaysPage:
 @only(may_view_lab)
 async def three_ways(request: HttpRequest) -> HttpResponseBase:
     """The ways in words and pictures, and the newest comparisons."""
-    page = await in_thread(_read_list, await request.auser())
+    page = await in_thread(_read_list, await request.auser(), services_of(request).blocking_redis)
     return await render_page(request, "dashboard/lab/three_ways_list.html", page)
 
 
@@ -144,9 +146,14 @@ async def stop(request: HttpRequest, experiment_id: int) -> HttpResponseBase:
     return redirect("dashboard:lab_three_ways_one", experiment_id=experiment_id)
 
 
-def _read_list(user: Any) -> ThreeWaysListPage:
-    rows = tuple(present_row(each) for each in list_three_ways())
-    return ThreeWaysListPage(ways=explain(), rows=rows, may_experiment=may_experiment(user))
+def _read_list(user: Any, redis: Redis) -> ThreeWaysListPage:
+    found = list_three_ways()
+    return ThreeWaysListPage(
+        ways=explain(),
+        rows=tuple(present_row(each) for each in found),
+        stale_ids=stale_ids([each for each in found if each.plan.way == "played"], redis),
+        may_experiment=may_experiment(user),
+    )
 
 
 def _read_form(draft: ThreeWaysDraft, errors: Mapping[str, str]) -> ThreeWaysFormPage:
@@ -180,7 +187,7 @@ def _read_page(experiment_id: int, user: Any, redis: Redis) -> ThreeWaysPage:
     found = _find(experiment_id)
     stale: tuple[str, ...] = ()
     if found.is_over and found.plan.way == "played":
-        stale = differences(decode_fingerprint(found.fingerprint), read_fingerprint(redis, found.pool))
+        stale = differences_now(found.fingerprint, redis=redis, pool=found.pool)
     return ThreeWaysPage(found=present_three_ways(found), stale=stale, may_experiment=may_experiment(user))
 
 

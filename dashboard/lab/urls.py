@@ -4,7 +4,10 @@ from django.urls import path
 
 from dashboard.lab import (
     autopilot,
+    compare,
+    front,
     overloads,
+    predictions,
     runs,
     runs_new,
     sweeps,
@@ -15,7 +18,8 @@ from dashboard.lab import (
 )
 
 urlpatterns = [
-    path("", runs.first, name="lab"),
+    path("", front.front, name="lab"),
+    path("again", front.again, name="lab_again"),
     path("workloads/", workloads.workloads, name="lab_workloads"),
     path("new-workload/", workloads.new, name="lab_workload_new"),
     path("measure-workload/", workloads_measure.measure, name="lab_workload_measure"),
@@ -25,9 +29,11 @@ urlpatterns = [
     path("workloads/<str:name>/file", workloads.export, name="lab_workload_file"),
     path("runs/", runs.runs, name="lab_runs"),
     path("runs/new/", runs_new.new, name="lab_run_new"),
+    path("runs/compare/", compare.compare, name="lab_compare"),
     path("runs/<int:run_id>/", runs.run, name="lab_run"),
     path("runs/<int:run_id>/state.json", runs.state, name="lab_run_state"),
     path("runs/<int:run_id>/stop", runs.stop, name="lab_run_stop"),
+    path("runs/<int:run_id>/again", runs.again, name="lab_run_again"),
     path("runs/<int:run_id>/file/<str:kind>", runs.download, name="lab_run_file"),
     path("sweeps/", sweeps.sweeps, name="lab_sweeps"),
     path("sweeps/new/", sweeps.new, name="lab_sweep_new"),
@@ -47,6 +53,10 @@ urlpatterns = [
     path("three-ways/<int:experiment_id>/part/", three_ways.part, name="lab_three_ways_part"),
     path("three-ways/<int:experiment_id>/stop", three_ways.stop, name="lab_three_ways_stop"),
     path("three-ways/<int:experiment_id>/file", three_ways.download, name="lab_three_ways_file"),
+    path("predictions/", predictions.predictions, name="lab_predictions"),
+    path("predictions/new/", predictions.new, name="lab_prediction_new"),
+    path("predictions/<int:prediction_id>/", predictions.prediction, name="lab_prediction"),
+    path("predictions/<int:prediction_id>/part/", predictions.part, name="lab_prediction_part"),
     path("autopilot/", autopilot.autopilots, name="lab_autopilots"),
     path("autopilot/<str:pool>/", autopilot.autopilot, name="lab_autopilot"),
     path("autopilot/<str:pool>/<str:act>", autopilot.act, name="lab_autopilot_act"),

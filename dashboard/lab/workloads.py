@@ -15,6 +15,7 @@ from django.shortcuts import redirect
 from django.template.defaultfilters import filesizeformat
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
+from redis import Redis
 
 from dashboard.lab.workloads_forms import WorkloadForm, form_of
 from dashboard.lab.workloads_presenters import (
@@ -29,10 +30,12 @@ from dashboard.lab.workloads_presenters import (
 from dashboard.lab.workloads_reading import FormErrors, read_form
 from dashboard.pages import only, render_page, whole_number
 from dashboard.permissions import may_experiment, may_view_lab
+from dashboard.services import services_of
 from dashboard.signing import acting
 from dashboard.threads import in_thread
 from serving.contracts.actors import Author
 from serving.contracts.errors import DomainError, InvalidValue, StaleVersion
+from serving.lab.fingerprints import LENGTHS, differences, glimpse_fingerprint
 from serving.lab.workloads import store
 from serving.lab.workloads.arrivals import Poisson
 from serving.lab.workloads.codec import LARGEST_BYTES, decode_workload, workload_to_json
@@ -71,7 +74,8 @@ class ListPage:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class OnePage:
-    """What `workload.html` shows. `revision` is None for a ready one, `charts` are for the page's scripts."""
+    """What `workload.html` shows. `revision` is None for a ready one, `charts` are for the page's scripts. `stale` says
+    what of its lengths no longer holds, `measured_pool` whose requests it was measured from."""
 
     page: str = "lab"
     lab_page: str = "workloads"
@@ -84,6 +88,8 @@ class OnePage:
     lengths: tuple[LengthsRow, ...]
     notes: tuple[str, ...]
     charts: dict[str, Any]
+    stale: tuple[str, ...]
+    measured_pool: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +126,7 @@ async def workload(request: HttpRequest, name: str) -> HttpResponseBase:
     known = await in_thread(_find, name)
     if known is None:
         return await _missing(request)
-    page = await in_thread(_one_page, known, await request.auser())
+    page = await in_thread(_one_page, known, await request.auser(), services_of(request).blocking_redis)
     return await render_page(request, "dashboard/lab/workload.html", page)
 
 
@@ -277,7 +283,12 @@ def _list_page(user: Any) -> ListPage:
     )
 
 
-def _one_page(known: store.Known, user: Any) -> OnePage:
+def _one_page(known: store.Known, user: Any, redis: Redis) -> OnePage:
+    evidence = known.evidence
+    pool = "" if evidence is None else evidence.pool
+    stale: tuple[str, ...] = ()
+    if evidence is not None:
+        stale = differences(evidence.fingerprint, glimpse_fingerprint(redis, pool), of=LENGTHS)
     return OnePage(
         may_experiment=may_experiment(user),
         row=present_row(known),
@@ -285,9 +296,11 @@ def _one_page(known: store.Known, user: Any) -> OnePage:
         seed=known.workload.seed,
         revision=known.revision,
         classes=present_classes(known.workload),
-        lengths=present_lengths(known.workload, known.evidence),
-        notes=() if known.evidence is None else known.evidence.notes,
-        charts=present_charts(known.workload, known.evidence),
+        lengths=present_lengths(known.workload, evidence),
+        notes=() if evidence is None else evidence.notes,
+        charts=present_charts(known.workload, evidence),
+        stale=stale,
+        measured_pool=pool,
     )
 
 

@@ -14,6 +14,7 @@ from django.shortcuts import redirect
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.views.decorators.http import require_http_methods
+from redis import Redis
 
 from dashboard.lab.workloads import for_experimenters
 from dashboard.lab.workloads_presenters import (
@@ -24,9 +25,11 @@ from dashboard.lab.workloads_presenters import (
     present_lengths,
 )
 from dashboard.pages import render_page
+from dashboard.services import services_of
 from dashboard.signing import acting
 from dashboard.threads import in_thread
 from serving.contracts.errors import DomainError, InvalidValue
+from serving.lab.fingerprints import glimpse_fingerprint
 from serving.lab.workloads.measuring import ARRIVALS_AS, Measured, measure_workload
 from serving.lab.workloads.store import save_workload
 from serving.lab.workloads.words import arrivals_in_words
@@ -70,14 +73,15 @@ class MeasurePage:
 async def measure(request: HttpRequest) -> HttpResponseBase:
     """Measure what the log has of a time range: shown where `act` is `look`, saved where it is `save`."""
     if request.method != "POST":
-        page = await in_thread(_page, _fresh_draft(timezone.now()))
+        pool = request.GET.get("pool", "")[:100]
+        page = await in_thread(_page, _fresh_draft(timezone.now()) | {"pool": pool})
         return await render_page(request, "dashboard/lab/workload_measure.html", page)
     draft = {field: request.POST.get(field, "").strip() for field in _FIELDS}
     author = acting(request, (await request.auser()).get_username())
     errors: dict[str, str] = {}
     measured = None
     try:
-        measured = await in_thread(_measure, draft)
+        measured = await in_thread(_measure, draft, services_of(request).blocking_redis)
         if request.POST.get("act") == "save":
             await in_thread(
                 save_workload,
@@ -95,7 +99,7 @@ async def measure(request: HttpRequest) -> HttpResponseBase:
     return await render_page(request, "dashboard/lab/workload_measure.html", page, status=400 if errors else 200)
 
 
-def _measure(draft: Mapping[str, str]) -> Measured:
+def _measure(draft: Mapping[str, str], redis: Redis) -> Measured:
     for way in ARRIVALS_AS:
         if way == draft["arrivals_as"]:
             return measure_workload(
@@ -105,6 +109,7 @@ def _measure(draft: Mapping[str, str]) -> Measured:
                 until=_moment("until", draft["until"]),
                 name=draft["name"],
                 arrivals_as=way,
+                fingerprint=glimpse_fingerprint(redis, draft["pool"]),
             )
     raise InvalidValue("arrivals_as", draft["arrivals_as"], "one of " + ", ".join(ARRIVALS_AS))
 

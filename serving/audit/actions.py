@@ -51,6 +51,7 @@ Action = Literal[
     "run stopped",
     "experiment ordered",
     "experiment stopped",
+    "prediction ordered",
 ]
 
 SubjectKind = Literal[
@@ -65,6 +66,7 @@ SubjectKind = Literal[
     "workload",
     "run",
     "experiment",
+    "prediction",
 ]
 
 ACTIONS: tuple[str, ...] = get_args(Action)

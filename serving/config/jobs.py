@@ -20,10 +20,17 @@ Queue = Literal["jobs", "lab"]
 """`jobs` are short, and done one at a time; what the Lab plays may take hours, some of it at once, and has a process of
 its own."""
 
-_QUEUES: dict[Queue, dict[str, Any]] = {
-    "jobs": {"pool_cls": "solo", "concurrency": 1},
-    "lab": {"pool_cls": "threads", "concurrency": 3, "queues": ["lab"]},
-}
+
+def lab_threads(num_pools: int) -> int:
+    """How many threads the Lab's process needs, so that nothing waits for what plays elsewhere: one run or experiment a
+    pool, one run against another server, and one that is left for what takes seconds, as predictions do."""
+    return num_pools + 2
+
+
+def _terms_of(queue: Queue) -> dict[str, Any]:
+    if queue == "jobs":
+        return {"pool_cls": "solo", "concurrency": 1}
+    return {"pool_cls": "threads", "concurrency": lab_threads(len(settings.FOOTPLATE_POOLS)), "queues": ["lab"]}
 
 
 def run_jobs(*, with_beat: bool, queue: Queue = "jobs") -> int:
@@ -38,7 +45,8 @@ def run_jobs(*, with_beat: bool, queue: Queue = "jobs") -> int:
         settings.FOOTPLATE_HOME.mkdir(parents=True, exist_ok=True)  # the beat keeps its place there
         beat.start()
     # Without gossip, whose end Celery cannot survive while Redis is away.
-    worker = app.Worker(**_QUEUES[queue], quiet=True, loglevel="WARNING", without_mingle=True, without_gossip=True)
+    terms = _terms_of(queue)
+    worker = app.Worker(**terms, quiet=True, loglevel="WARNING", without_mingle=True, without_gossip=True)
     with presence("jobs", name=queue, doing=_tasks_at_work):
         worker.start()
     if beat is not None:

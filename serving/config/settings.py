@@ -200,7 +200,7 @@ CELERY_BROKER_URL = REDIS_URL.replace("unix://", "redis+socket://", 1)
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_TRANSPORT_OPTIONS = {"global_keyprefix": "footplate:celery:", "visibility_timeout": 3600}
 CELERY_TASK_IGNORE_RESULT = True
-CELERY_TASK_ROUTES = {"lab.work_off": {"queue": "lab"}}
+CELERY_TASK_ROUTES = {"lab.work_off": {"queue": "lab"}, "lab.predict": {"queue": "lab"}}
 CELERY_TASK_ACKS_LATE = True
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_REDIRECT_STDOUTS = False  # a traceback would be a line a word
@@ -217,6 +217,7 @@ CELERY_BEAT_SCHEDULE = {
     "work-off-lab": {"task": "lab.work_off", "schedule": 5.0, "options": {"expires": 5.0}},
     "settle-lab": {"task": "lab.settle_orphans", "schedule": 30.0, "options": {"expires": 30.0}},
     "fit-costs": {"task": "lab.fit_costs", "schedule": 60.0, "options": {"expires": 60.0}},
+    "follow-predictions": {"task": "lab.follow_predictions", "schedule": 20.0, "options": {"expires": 20.0}},
     "prune-lab": {"task": "lab.prune_runs", "schedule": 86_400.0},
     "advance-autopilots": {"task": "lab.advance_autopilots", "schedule": 5.0, "options": {"expires": 5.0}},
     "drain-chronicle": {"task": "telemetry.drain_chronicle", "schedule": 5.0, "options": {"expires": 20.0}},

@@ -6,7 +6,7 @@ Text and logits never appear here: tokens go in, tokens (or a prompt's embedding
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -207,6 +207,19 @@ EngineStanding = EngineState | Literal["leaving"]
 """As an operator sees it: `leaving` drains, and ends then."""
 
 
+class EngineBuild(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine's figures depend on beside its model and its settings: the processor or accelerator by its name,
+    the threads that compute (0: an accelerator does), and the code's versions. What is empty is not known."""
+
+    processor: str = ""
+    num_threads: int = 0
+    footplate_version: str = ""
+    torch_version: str = ""
+
+
+UNKNOWN_BUILD: Final = EngineBuild()
+
+
 class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """An engine's state between two steps: its heartbeat's content. Counters (`_total`) count from its start.
 
@@ -220,7 +233,8 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     and why that is no higher (`power`, `heat` or `hardware`). Engines with one `accelerator_id` share a device, and
     each tells of all of it.
 
-    `max_step_tokens` is the largest step that the engine has memory for, whatever `max_batch_tokens` allows; None: any.
+    `build` is what it computes with. `max_step_tokens` is the largest step that it has memory for, whatever
+    `max_batch_tokens` allows; None: any.
 
     Of the `prefix_query_tokens_total` context tokens of sequences that started, `prefix_hit_tokens_total` were found
     cached; what choices of one request share is in neither, and but once in `prompt_tokens_total`. `left_total` counts
@@ -288,6 +302,7 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     leaves: bool = False
     max_step_tokens: int | None = None
     idle_slot_steps_total: int = 0
+    build: EngineBuild = UNKNOWN_BUILD
     schema_version: int = SCHEMA_VERSION
 
     @property

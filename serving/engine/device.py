@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import platform
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
+_PROCESSORS = Path("/proc/cpuinfo")
 
 
 SlowedBy = Literal["power", "heat", "hardware"]
@@ -37,6 +40,16 @@ class DeviceUsage:
 
 DeviceGauge = Callable[[], DeviceUsage]
 """Reads the device now; from any thread that nothing waits for: a driver may take seconds."""
+
+
+def processor_name() -> str:
+    """The processor as the kernel names it (Linux), or else its architecture."""
+    with contextlib.suppress(OSError):
+        for line in _PROCESSORS.read_text(encoding="utf-8").splitlines():
+            field, _, name = line.partition(":")
+            if field.strip() == "model name" and name.strip():
+                return " ".join(name.split())
+    return platform.machine()
 
 
 def usable_cores() -> int:

@@ -121,10 +121,24 @@ class FittedCost(models.Model):
         return f"cost of {self.pool}"
 
 
+class StepStock(models.Model):
+    """The steps of a pool that are kept to fit its cost from. `content` is a packed `serving.lab.costs.stock.Stock` of
+    steps on what `fingerprint` says, `read_up_to` the number of each engine's last step that was looked at."""
+
+    pool = models.CharField(max_length=100, unique=True)
+    content = models.BinaryField(null=True)
+    read_up_to = models.JSONField(default=dict)
+    fingerprint = models.JSONField(default=dict)
+
+    def __str__(self) -> str:
+        return f"steps of {self.pool}"
+
+
 class Prediction(models.Model):
     """What a change was predicted to do. `workload` is what was simulated, `current` and `proposed` are tunables,
-    `predicted` holds both summaries. `version` is the version that was stored with the proposed values, if one was, and
-    `measured` what happened under it (null: not known yet)."""
+    `cost` is a `serving.lab.predictions.results.Basis`, `predicted` a `Predicted` of there. `version` is the version
+    that was stored with the proposed values, if one was, and `measured` a `MeasuredFigures` of what happened under it
+    (null: not known yet)."""
 
     pool = models.CharField(max_length=100)
     workload = models.JSONField()
@@ -140,6 +154,8 @@ class Prediction(models.Model):
     measured_at = models.DateTimeField(null=True)
     author = models.CharField(max_length=200)
     created_at = models.DateTimeField(default=timezone.now)
+    started_at = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField(null=True)
 
     class Meta:
         ordering = ("-created_at", "-pk")

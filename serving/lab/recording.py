@@ -48,6 +48,15 @@ class Gauges:
     permits_tokens: int | None = None
 
 
+def measured_until(workload: Workload, *, ended_at: float, num_requests: int) -> float:
+    """When a run is over, in seconds since its beginning: with its last answer, at `ended_at`, or with its duration
+    where that is later, since nobody may have asked at its end; not where its number of requests ended it."""
+    is_by_count = workload.num_requests is not None and num_requests >= workload.num_requests
+    if workload.duration_seconds is None or is_by_count:
+        return ended_at
+    return max(ended_at, workload.duration_seconds)
+
+
 @dataclasses.dataclass(slots=True)
 class _Second:
     """One second of a run."""
@@ -174,6 +183,7 @@ class Recorder:
             peak_permits_requests=_largest([each.permits_requests for _, each in gauges]),
             peak_permits_tokens=_largest([each.permits_tokens for _, each in gauges]),
             peak_kv_used_ratio=max(_known(each.kv_used_ratio for _, each in gauges), default=None),
+            sent_late_p99_ms=_p99_ms(counted) if is_open and not self._is_simulated else None,
             notes=(COORDINATED_OMISSION if is_open else CLOSED_LOOP, *notes),
         )
 
@@ -281,6 +291,11 @@ def _moment(
 
 def _by_code(outcomes: Iterable[Outcome], ending: str) -> dict[str, int]:
     return dict(sorted(Counter(outcome.code for outcome in outcomes if outcome.ending == ending).items()))
+
+
+def _p99_ms(outcomes: Sequence[Outcome]) -> float | None:
+    late = percentiles_of([outcome.sent_late_seconds for outcome in outcomes])
+    return None if late is None else late.p99
 
 
 def _known(values: Iterable[float | None]) -> list[float]:

@@ -103,8 +103,9 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """All that a run came to. `measured_seconds` is from the warm-up's end to the end of the last request, or of the
     duration where that is later. Peaks are of all of the server's engines that told theirs; those of permits (what the
     door counted as waiting) and of KV are of the whole run, warm-up included. `refused_by_code` and
-    `failed_by_code` count requests; `first_failure` is one in the server's words. `notes` say what a reader must
-    know."""
+    `failed_by_code` count requests; `first_failure` is one in the server's words. Of an open loop that was played,
+    one request of a hundred was sent `sent_late_p99_ms` after it was due, or later: so far the load generator, not the
+    server, is what was measured. `notes` say what a reader must know."""
 
     workload: str
     is_simulated: bool
@@ -128,4 +129,5 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     peak_permits_requests: int | None = None
     peak_permits_tokens: int | None = None
     peak_kv_used_ratio: float | None = None
+    sent_late_p99_ms: float | None = None
     notes: tuple[str, ...] = ()

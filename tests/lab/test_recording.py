@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.lab.gaps import DurationCounts
-from serving.lab.recording import CLOSED_LOOP, COORDINATED_OMISSION, Gauges, Recorder, is_good
+from serving.lab.recording import CLOSED_LOOP, COORDINATED_OMISSION, Gauges, Recorder, is_good, measured_until
 from serving.lab.summaries import Outcome
 from serving.lab.workloads.arrivals import ClosedLoop, Poisson
 from serving.lab.workloads.distributions import Fixed
@@ -164,3 +164,15 @@ def test_what_was_never_measured_is_none_and_not_zero() -> None:
     assert summary.total.ttft_ms is None
     assert summary.total.slo_met_ratio is None
     assert summary.mean_busy_ratio is None
+
+
+@pytest.mark.parametrize(
+    ("duration", "count", "until"),
+    [(60.0, None, 60.0), (30.0, None, 40.0), (60.0, 5, 40.0), (60.0, 6, 60.0), (None, 5, 40.0)],
+)
+def test_a_run_counts_to_its_last_answer_or_its_durations_end(
+    duration: float | None, count: int | None, until: float
+) -> None:
+    """What five requests, the last of which was answered after 40 s, are measured over."""
+    some = msgspec.structs.replace(WORKLOAD, duration_seconds=duration, num_requests=count)
+    assert measured_until(some, ended_at=40.0, num_requests=5) == until

@@ -12,11 +12,13 @@ import torch
 from django.core.management import CommandError
 
 from serving.config.pools import PoolSettings
+from serving.contracts.messages import EngineBuild
 from serving.engine.kv_cache import KVCacheProblem
 from serving.engine.memory import MemoryShortage
 from serving.engine.models.config import ModelConfig
 from serving.engine.models.quantisation_config import Quantisation
 from serving.management import engine_runner
+from serving.version import software_version
 
 
 @pytest.mark.parametrize(
@@ -29,6 +31,15 @@ def test_engines_beside_each_other_divide_the_cores(
     monkeypatch.setattr(engine_runner, "usable_cores", lambda: num_cores)
     monkeypatch.setattr(engine_runner.torch, "get_num_threads", lambda: allowed_threads)  # as OMP_NUM_THREADS says
     assert engine_runner.part_of_cores(num_engines) == num_threads
+
+
+def test_an_engine_tells_its_processor_its_threads_and_its_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_runner, "processor_name", lambda: "A CPU")
+    monkeypatch.setattr(engine_runner.torch, "get_num_threads", lambda: 3)
+    monkeypatch.setattr(engine_runner.torch.cuda, "get_device_name", lambda device: f"A GPU, {device}")
+    versions = {"footplate_version": software_version(), "torch_version": torch.__version__}
+    assert engine_runner.build_of("cpu") == EngineBuild(processor="A CPU", num_threads=3, **versions)
+    assert engine_runner.build_of("cuda") == EngineBuild(processor="A GPU, cuda", num_threads=0, **versions)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from redis import Redis
 
 from serving.contracts import keys
 from serving.contracts.ids import EngineId, PoolName
-from serving.contracts.messages import EngineSnapshot, decode_snapshot, encode
+from serving.contracts.messages import EngineBuild, EngineSnapshot, decode_snapshot, encode
 from serving.engine.device import DeviceUsage
 from serving.engine.plan import StepPlan, StepResult
 from serving.worker.gauge import SampledGauge
@@ -210,6 +210,15 @@ class IdleRunner:
 
     def run(self, plan: StepPlan) -> StepResult:
         raise AssertionError(f"asked to compute {plan}")
+
+
+def test_engine_tells_what_it_computes_with(valkey: str) -> None:
+    build = EngineBuild(processor="A CPU", num_threads=2, footplate_version="1", torch_version="2")
+    with Redis.from_url(valkey) as redis:
+        worker = EngineWorker(
+            IdleRunner(), redis=lambda: redis, pool=POOL, model="tiny", device="cpu", dtype="none", build=build
+        )
+        assert worker.snapshot().build == build
 
 
 @pytest.mark.parametrize(("device", "num_threads"), [("cuda", 1), ("cpu", 0)])

@@ -45,7 +45,8 @@ class Standing(msgspec.Struct, frozen=True):
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """What an autopilot remembers. `version` is the newest of the pool's versions that it knows of (None: it has not
     looked yet). Times are unix seconds; `missed_since` is by objective. `tried_until` says until when a move of
-    `field:direction` is not tried again. `standing` are the moves that were kept, the latest last."""
+    `field:direction` is not tried again. `standing` are the moves that were kept, the latest last. While experiments
+    change the pool, `before_experiment` is the version before theirs, and nothing is done until `held_until`."""
 
     version: int | None = None
     missed_since: dict[str, float] = {}
@@ -53,6 +54,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     trial: Trial | None = None
     tried_until: dict[str, float] = {}
     standing: tuple[Standing, ...] = ()
+    before_experiment: int | None = None
+    held_until: float | None = None
     says: str = ""
 
 

@@ -20,10 +20,17 @@ from serving.contracts.actors import Actor, Author, name_of
 from serving.contracts.errors import CanaryRuns, DomainError, InvalidValue, StaleVersion
 from serving.lab.autopilot.deciding import Judgement, Memory, Move, Trial, View, after_judgement, decide
 from serving.lab.autopilot.seeing import look
+from serving.lab.autopilot.suspending import (
+    is_as_before,
+    newest_of_others,
+    suspended,
+    what_the_lab_does,
+    with_newest,
+)
 from serving.lab.autopilot.terms import Terms, decode_terms
-from serving.lab.models import Autopilot, AutopilotMove, Experiment, Run, State
+from serving.lab.models import Autopilot, AutopilotMove
 from serving.tuning import selectors, services
-from serving.tuning.models import GuardrailState, TunablesVersion
+from serving.tuning.models import GuardrailState
 from serving.tuning.storing import check_reason
 
 logger = logging.getLogger(__name__)
@@ -91,8 +98,9 @@ def advance_all(redis: Redis) -> None:
 def advance(pool: str, *, redis: Redis, now: float | None = None) -> None:
     """Look at the pool, and do what there is to do: judge the last move, make another, or nothing.
 
-    Does nothing while an experiment plays, a version is tried on one engine or a guardrail watches a change of somebody
-    else, and pauses once somebody else has changed a tunable.
+    Does nothing while the Lab plays on the pool, until its load has left the figures and its tunables are back, while a
+    version is tried on one engine or a guardrail watches a change of somebody else. Pauses once somebody else has
+    changed a tunable, or where an experiment's value stays.
     """
     moment = timezone.now().timestamp() if now is None else now
     view = look(redis, pool, now=moment)
@@ -104,11 +112,18 @@ def advance(pool: str, *, redis: Redis, now: float | None = None) -> None:
         memory = msgspec.convert(row.memory, type=Memory)
         found = selectors.find_configured_pool(pool)
         newest = selectors.newest_stored(found)
-        if memory.version is not None and newest.number != memory.version:
-            _pause(row, memory, newest)
+        if (other := newest_of_others(found, memory)) is not None:
+            _pause(row, memory, f"version {other.number} is of {other.author}, who knows better")
             return
-        memory = msgspec.structs.replace(memory, version=newest.number)
-        if (busy := _what_holds(pool)) or view is None:
+        memory = with_newest(memory, newest)
+        if lab := what_the_lab_does(pool):
+            memory = suspended(memory, now=moment)
+        elif not is_as_before(found, memory, newest):
+            _pause(row, memory, f"version {newest.number} of {newest.author} stayed when that was over")
+            return
+        else:
+            memory = msgspec.structs.replace(memory, before_experiment=None)
+        if (busy := lab or _what_holds(pool) or _aftermath(memory, moment)) or view is None:
             says = busy or "no figures of the pool have come for some seconds"
             _keep_memory(row, msgspec.structs.replace(memory, says=says, calm_since=None, missed_since={}))
             return
@@ -187,8 +202,8 @@ def _carry_out(
     return msgspec.structs.replace(after_judgement(terms, memory, judgement, now=view.now), version=number)
 
 
-def _pause(row: Autopilot, memory: Memory, newest: TunablesVersion) -> None:
-    row.paused_because = f"version {newest.number} is of {newest.author}, who knows better"[:300]
+def _pause(row: Autopilot, memory: Memory, because: str) -> None:
+    row.paused_because = because[:300]
     _settle_open_move(row, "overtaken")
     row.memory = _stored(msgspec.structs.replace(memory, trial=None, missed_since={}, calm_since=None))
     row.save(update_fields=["paused_because", "memory"])
@@ -203,10 +218,13 @@ def _what_holds(pool: str) -> str:
     guardrail = selectors.newest_guardrail(found)
     if guardrail is not None and guardrail.state == GuardrailState.WATCHING:
         return f"waits while version {guardrail.version.number} is watched by its guardrail"
-    plays = Experiment.objects.filter(pool=pool, state=State.RUNNING).exists()
-    if plays or Run.objects.filter(pool=pool, state=State.RUNNING).exists():
-        return "waits while the Lab plays a run on this pool"
     return ""
+
+
+def _aftermath(memory: Memory, now: float) -> str:
+    if memory.held_until is None or now >= memory.held_until:
+        return ""
+    return "waits until figures no longer tell of what the Lab played"
 
 
 def _locked(pool: str) -> Autopilot:

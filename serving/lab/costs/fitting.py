@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Final
 
@@ -11,7 +12,8 @@ import numpy.typing as npt
 
 from serving.contracts.errors import InvalidValue
 from serving.contracts.steps import StepRow
-from serving.lab.costs.model import CostModel, Fit
+from serving.lab.costs.assuming import TERMS, expected_terms, prior_rows, untold_terms
+from serving.lab.costs.model import CostModel, Fit, StepWork
 from serving.lab.costs.nonnegative import nonnegative_least_squares
 
 Floats = npt.NDArray[np.float64]
@@ -25,17 +27,11 @@ LEAST_SPREAD: Final = 2
 _HELD_BACK = 5
 _ROUNDS = 8
 _HUBER = 1.345
+_MOST_DISTURBED = 2.0
 _LONGEST_PAUSE_SECONDS = 0.02
-_TERMS = (
-    "step_seconds",
-    "prefill_token_seconds",
-    "prefill_position_seconds",
-    "decoding_seconds",
-    "context_token_seconds",
-)
 
 
-class Sample(msgspec.Struct, frozen=True, gc=False):
+class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One step, as far as its cost is concerned."""
 
     seconds: float
@@ -50,7 +46,8 @@ def samples_of(rows: Sequence[StepRow]) -> list[Sample]:
     the time of those that computed, left out. A step takes until the next begins, where that follows at once: what an
     engine does between two steps is part of what its streams wait for."""
     samples = []
-    for row, following in zip(rows, [*rows[1:], None], strict=True):
+    for row, following in itertools.pairwise([*rows, None]):
+        assert row is not None, "only the last is followed by nothing"
         num_decoding = len(row.decoding)
         if row.failed or row.total_ms <= 0 or num_decoding != row.num_decode_tokens:
             continue
@@ -68,19 +65,34 @@ def samples_of(rows: Sequence[StepRow]) -> list[Sample]:
     return samples
 
 
+def work_of_sample(sample: Sample) -> StepWork:
+    """What the step computed."""
+    return StepWork(
+        num_prefill_tokens=sample.num_prefill_tokens,
+        num_prefill_positions=sample.num_prefill_positions,
+        num_decoding=sample.num_decoding,
+        num_context_tokens=sample.num_context_tokens,
+    )
+
+
 def fit_cost(samples: Sequence[Sample], *, request_seconds: float) -> CostModel:
     """The model whose relative errors on these steps are least, none of its terms negative; a fifth of the steps is
-    held back, and says how well it does.
+    held back, and says how well it does. What they tell little of stays near the default model's ratios
+    (`serving.lab.costs.assuming`), and the fit names it.
 
     Outliers, of which a shared machine has many, count less: Huber's weights with his constant (Huber 1981, "Robust
-    Statistics", section 7.8), by iterated reweighting. Raises `InvalidValue`, which says what is missing, for steps too
-    few or too much alike to tell the terms apart.
+    Statistics", section 7.8), by iterated reweighting. That leaves what a step takes when little disturbs it; but what
+    disturbs is part of what streams wait for, and of how much an engine can serve. So all terms are raised, in
+    proportion, until they add up to the time that the steps took; one that took more than twice its prediction counts
+    as twice, since a machine that stood still is no part of its engine. Raises `InvalidValue`, which says what is
+    missing, for steps too few or too much alike to tell the terms apart.
     """
     _check(samples)
     table = np.array([msgspec.structs.astuple(sample) for sample in samples], dtype=np.float64)
     is_held = np.arange(len(table)) % _HELD_BACK == _HELD_BACK - 1
     matrix, seconds = _matrix(table), table[:, 0]
-    terms = _fit(matrix[~is_held], seconds[~is_held])
+    terms, assumed = _fit(matrix[~is_held], seconds[~is_held])
+    terms = terms * _disturbance(matrix[~is_held] @ terms, seconds[~is_held])
     predicted = matrix[is_held] @ terms
     errors = np.abs(predicted / seconds[is_held] - 1)
     fit = Fit(
@@ -89,8 +101,9 @@ def fit_cost(samples: Sequence[Sample], *, request_seconds: float) -> CostModel:
         median_error=round(float(np.median(errors)), 4),
         p95_error=round(float(np.quantile(errors, 0.95)), 4),
         total_error=round(float(predicted.sum() / seconds[is_held].sum() - 1), 4),
+        assumed=assumed,
     )
-    named = dict(zip(_TERMS, map(float, terms), strict=True))
+    named = dict(zip(TERMS, map(float, terms), strict=True))
     return CostModel(**named, request_seconds=request_seconds, source="fitted", fit=fit)
 
 
@@ -106,18 +119,28 @@ def _matrix(table: Floats) -> Floats:
     return np.column_stack([np.ones(len(table)), table[:, 1], table[:, 2], table[:, 3], table[:, 4]])
 
 
-def _fit(matrix: Floats, seconds: Floats) -> Floats:
-    """By relative errors: each row is divided by its duration."""
+def _fit(matrix: Floats, seconds: Floats) -> tuple[Floats, tuple[str, ...]]:
+    """The terms, and the names of those of which these steps tell little. By relative errors: each row is divided by
+    its duration."""
     relative, ones = matrix / seconds[:, None], np.ones(len(seconds))
-    weights = ones
-    terms = nonnegative_least_squares(relative, ones)
+    expected = expected_terms(matrix, seconds)
+    terms, noise, root = expected, _noise(relative @ expected - 1), ones
     for _ in range(_ROUNDS):
+        rows, wanted = prior_rows(expected, noise=noise)
+        terms = nonnegative_least_squares(np.vstack([relative * root[:, None], rows]), np.concatenate([root, wanted]))
         errors = relative @ terms - 1
-        scale = 1.4826 * float(np.median(np.abs(errors))) + 1e-9
-        weights = np.minimum(1.0, _HUBER * scale / np.maximum(np.abs(errors), 1e-12))
-        root = np.sqrt(weights)
-        terms = nonnegative_least_squares(relative * root[:, None], root)
-    return terms
+        noise = _noise(errors)
+        root = np.sqrt(np.minimum(1.0, _HUBER * noise / np.maximum(np.abs(errors), 1e-12)))
+    return terms, untold_terms(relative * root[:, None], expected, noise=noise)
+
+
+def _noise(errors: Floats) -> float:
+    return 1.4826 * float(np.median(np.abs(errors))) + 1e-9
+
+
+def _disturbance(predicted: Floats, seconds: Floats) -> float:
+    """How many times as long as predicted all steps took together."""
+    return float(np.minimum(seconds, _MOST_DISTURBED * predicted).sum() / predicted.sum())
 
 
 def _check(samples: Sequence[Sample]) -> None:

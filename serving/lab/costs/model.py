@@ -21,19 +21,25 @@ class StepWork(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
     """How well a model describes the steps that it was fitted to, on those held back from fitting: relative errors of
-    a step's duration, and of the sum of all durations."""
+    a step's duration, and of the sum of all durations. `assumed` names the terms of which these steps tell little:
+    they stay near the default model's, times how much slower this engine is. `num_kinds` is of how many kinds the steps
+    were (`serving.lab.costs.stock`; 0: not counted), `num_ways` of how many requests the way to the engine was seen (0:
+    it is the default model's)."""
 
     num_steps: int
     num_held_back: int
     median_error: float
     p95_error: float
     total_error: float
+    assumed: tuple[str, ...] = ()
+    num_kinds: int = 0
+    num_ways: int = 0
 
 
 class CostModel(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of a step: `step_seconds`, and what each token, position and sequence adds. `request_seconds` is what a
-    request takes outside of the engine, from its client to the queue and back. A padded token
-    costs `padding_share` of what a prefill token does: nothing in an engine that computes no padding."""
+    request takes from its arrival at the server until its engine could begin with it (`serving.lab.costs.ways`). A
+    padded token costs `padding_share` of what a prefill token does: nothing in an engine that computes no padding."""
 
     step_seconds: float
     prefill_token_seconds: float

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import cast
 
 import msgspec
-import numpy as np
+from django.db import transaction
 from redis import Redis
 from redis.exceptions import RedisError
 
@@ -16,33 +17,38 @@ from serving.contracts.errors import InvalidValue, Unavailable
 from serving.contracts.ids import EngineId, PoolName
 from serving.contracts.messages import EngineSnapshot
 from serving.contracts.steps import SCHEMA_VERSION, StepRow, decode_steps
-from serving.lab.costs.default import DEFAULT_COST
 from serving.lab.costs.envelope import Envelope
-from serving.lab.costs.fitting import fit_cost, samples_of
-from serving.lab.costs.model import CostModel
-from serving.lab.costs.store import keep_cost, newest_fit
+from serving.lab.costs.fitting import LEAST_STEPS, Sample, fit_cost, samples_of, work_of_sample
+from serving.lab.costs.model import CostModel, Fit
+from serving.lab.costs.stock import Stock, add_samples, pack_stock, unpack_stock
+from serving.lab.costs.store import keep_cost, latest_cost, newest_fit
+from serving.lab.costs.ways import read_way
 from serving.lab.fingerprints import decode_fingerprint, differences, read_fingerprint
-from serving.telemetry.request_rows import RequestFilter
-from serving.telemetry.request_selectors import iterate_requests
+from serving.lab.models import StepStock
 from serving.tuning.living import living_engines
 from serving.tuning.selectors import configured_pool_names
 
 logger = logging.getLogger(__name__)
 
-_NUM_REQUESTS = 500
-_SHORT_WAITS = 0.1
+_MOST_OFF = 0.1
+"""By which part of all their time steps may differ from what was fitted, before it is fitted anew."""
 
 
 def fit_pool(pool: str, *, redis: Redis) -> tuple[CostModel, Envelope]:
-    """Fit what a pool's engines recorded of their latest steps, and keep it: it is the pool's from now on.
+    """Fit what a pool's engines recorded of their steps, and keep it: it is the pool's from now on. Beside the latest
+    steps it goes by those that are kept of each kind, so that what was seen long ago still counts.
 
     Raises `InvalidValue`, which says what is missing, and `Unavailable` where Redis is out of reach or no engine lives.
     """
     engines = living_engines(redis, PoolName(pool))
     if not engines:
         raise Unavailable(f"no engine of pool {pool} lives, whose steps could be looked at")
-    samples = [sample for engine in engines for sample in samples_of(read_rows(redis, engine.engine_id))]
-    cost = fit_cost(samples, request_seconds=_request_seconds(pool))
+    stock, _ = take_in_steps(pool, engines, redis=redis)
+    way = read_way(pool)
+    cost = fit_cost(_with_latest(stock, engines, redis=redis), request_seconds=way.seconds)
+    assert cost.fit is not None, "what was just fitted says how well"
+    fit = msgspec.structs.replace(cost.fit, num_kinds=stock.num_kinds, num_ways=way.num_requests)
+    cost = msgspec.structs.replace(cost, fit=fit)
     envelope = envelope_of(engines)
     fingerprint = msgspec.to_builtins(read_fingerprint(redis, pool))
     keep_cost(pool, cost, envelope, fingerprint=fingerprint)
@@ -50,7 +56,9 @@ def fit_pool(pool: str, *, redis: Redis) -> tuple[CostModel, Envelope]:
 
 
 def refresh_costs(redis: Redis) -> None:
-    """Fit every pool of which nothing was fitted yet, or on something else; one that cannot be waits for more steps."""
+    """Take in the latest steps of every pool, and fit those of which nothing was fitted yet, or on something else, or
+    before steps of further kinds were seen, or that steps no longer take as long as fitted; one that cannot be fitted
+    waits for more steps."""
     for pool in configured_pool_names():
         try:
             if _is_due(pool, redis):
@@ -83,13 +91,52 @@ def envelope_of(engines: list[EngineSnapshot]) -> Envelope:
     )
 
 
-def _request_seconds(pool: str) -> float:
-    """What a request takes on its way to the engine: the queue times of those that waited for nobody."""
-    rows = iterate_requests(RequestFilter(pool=pool), limit=_NUM_REQUESTS)
-    waits = [row.queue_seconds for row in rows if row.queue_seconds is not None]
-    return float(np.quantile(waits, _SHORT_WAITS)) if waits else DEFAULT_COST.request_seconds
+def take_in_steps(pool: str, engines: Sequence[EngineSnapshot], *, redis: Redis) -> tuple[Stock, list[Sample]]:
+    """Add to the pool's stock what its engines published since it was looked at last; the stock now, and what is new in
+    it. On other engines than before it begins anew. Raises `Unavailable`."""
+    fingerprint = read_fingerprint(redis, pool)
+    rows = {engine.engine_id: read_rows(redis, engine.engine_id) for engine in engines}
+    with transaction.atomic():
+        StepStock.objects.get_or_create(pool=pool)
+        kept = StepStock.objects.select_for_update().get(pool=pool)
+        before, read_up_to = Stock(), {}
+        if kept.content is not None and not differences(decode_fingerprint(kept.fingerprint), fingerprint):
+            before, read_up_to = unpack_stock(bytes(kept.content)), kept.read_up_to
+        new = [
+            sample
+            for engine_id, of_engine in rows.items()
+            for sample in samples_of([row for row in of_engine if row.step > read_up_to.get(engine_id, -1)])
+        ]
+        stock = add_samples(before, new)
+        kept.content, kept.fingerprint = pack_stock(stock), msgspec.to_builtins(fingerprint)
+        kept.read_up_to = {engine_id: of_engine[-1].step for engine_id, of_engine in rows.items() if of_engine}
+        kept.save()
+    return stock, new
+
+
+def _with_latest(stock: Stock, engines: Sequence[EngineSnapshot], *, redis: Redis) -> list[Sample]:
+    """The latest steps as often as they came, so that what an engine mostly does counts most, and what else is kept."""
+    latest = [sample for engine in engines for sample in samples_of(read_rows(redis, engine.engine_id))]
+    known = set(latest)
+    return [*latest, *(sample for sample in stock.samples if sample not in known)]
 
 
 def _is_due(pool: str, redis: Redis) -> bool:
+    engines = living_engines(redis, PoolName(pool))
+    if not engines:
+        return False
+    stock, new = take_in_steps(pool, engines, redis=redis)
     known = newest_fit(pool)
-    return known is None or bool(differences(decode_fingerprint(known), read_fingerprint(redis, pool)))
+    if known is None or differences(decode_fingerprint(known), read_fingerprint(redis, pool)):
+        return True
+    cost, _ = latest_cost(pool)
+    return cost.fit is None or stock.num_kinds > cost.fit.num_kinds or _is_outdated(cost, cost.fit, new)
+
+
+def _is_outdated(cost: CostModel, fit: Fit, new: Sequence[Sample]) -> bool:
+    """Whether steps take so much longer or shorter than fitted that it is no chance."""
+    if len(new) < LEAST_STEPS:
+        return False
+    taken = sum(sample.seconds for sample in new)
+    predicted = sum(cost.seconds(work_of_sample(sample)) for sample in new)
+    return abs(predicted / taken - 1) > max(_MOST_OFF, 2 * abs(fit.total_error))

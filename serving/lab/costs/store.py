@@ -11,6 +11,8 @@ from serving.lab.costs.envelope import Envelope
 from serving.lab.costs.model import CostModel
 from serving.lab.models import FittedCost
 
+_KEPT_FITS = 50
+
 
 def latest_cost(pool: str) -> tuple[CostModel, Envelope]:
     """What the pool's steps cost, and what its engines have room for, as last fitted; the default ones where nothing
@@ -28,10 +30,12 @@ def newest_fit(pool: str) -> dict[str, Any] | None:
 
 
 def keep_cost(pool: str, cost: CostModel, envelope: Envelope, *, fingerprint: dict[str, Any]) -> None:
-    """Keep a cost that was fitted; it is the pool's from now on."""
+    """Keep a cost that was fitted; it is the pool's from now on. Of those before, the latest stay."""
     FittedCost.objects.create(
         pool=pool,
         content=msgspec.to_builtins(cost),
         envelope=msgspec.to_builtins(envelope),
         fingerprint=fingerprint,
     )
+    stay = FittedCost.objects.filter(pool=pool).order_by("-fitted_at", "-pk").values_list("pk", flat=True)[:_KEPT_FITS]
+    FittedCost.objects.filter(pool=pool).exclude(pk__in=list(stay)).delete()

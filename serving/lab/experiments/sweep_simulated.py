@@ -6,6 +6,7 @@ import multiprocessing
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from serving.contracts.quotas import Quotas
 from serving.contracts.steps import KEPT_STEPS
 from serving.contracts.tunables import Tunables
 from serving.lab.costs.envelope import Envelope
@@ -25,9 +26,18 @@ _MOST_RECORDED: Final = 120
 """Requests whose steps are recorded one by one."""
 
 
+QuotasOf = Callable[[Workload], Mapping[str, Quotas]]
+"""The quotas of a workload's tenants, by the names that it has of them."""
+
+
+def _no_quotas(_workload: Workload) -> Mapping[str, Quotas]:
+    return {}
+
+
 class SimulatedBench:
-    """Owns the tunables of a pool that is simulated; for one thread. With an `own` bench behind it, that is who is told
-    and who says when to stop; nothing of the pool itself is changed."""
+    """Owns the tunables of a pool that is simulated; for one thread. `quotas_of` says how its door bounds a workload's
+    tenants. With an `own` bench behind it, that is who is told and who says when to stop; nothing of the pool itself is
+    changed."""
 
     def __init__(
         self,
@@ -38,6 +48,7 @@ class SimulatedBench:
         envelope: Envelope,
         num_processes: int | None = None,
         own: Bench | None = None,
+        quotas_of: QuotasOf = _no_quotas,
     ) -> None:
         self.pool = pool
         self._tunables = tunables
@@ -45,6 +56,7 @@ class SimulatedBench:
         self._envelope = envelope
         self._num_processes = num_processes
         self._own = own
+        self._quotas_of = quotas_of
         self._outcomes: tuple[Outcome, ...] = ()
         self._last: tuple[Workload, Tunables] | None = None
 
@@ -63,6 +75,7 @@ class SimulatedBench:
             "num_engines": self._envelope.num_engines,
             "num_processes": self._num_processes,
             "keeps_outcomes": True,
+            "quotas": dict(self._quotas_of(fitted)),
         }
         own = self._own
         simulation = simulate(fitted, **terms) if own is None else _simulate_elsewhere(fitted, terms, pause=own.pause)
@@ -127,6 +140,7 @@ def _simulate_elsewhere(workload: Workload, terms: dict[str, Any], *, pause: Cal
 def simulated_bench_of(bench: Bench) -> SimulatedBench:
     """What stands for a bench's pool: its values, and what its steps cost as last fitted. Blocking."""
     from serving.lab.costs.store import latest_cost
+    from serving.lab.runs.tenant_quotas import quotas_of_tenants
 
     cost, envelope = latest_cost(bench.pool)
     return SimulatedBench(
@@ -136,4 +150,5 @@ def simulated_bench_of(bench: Bench) -> SimulatedBench:
         envelope=envelope,
         num_processes=1,
         own=bench,
+        quotas_of=quotas_of_tenants,
     )

@@ -103,7 +103,8 @@ class Retuning:
         if experiment.retuned is None:
             _check_nobody_tries(experiment.pool, newest)
             kept = {"version": newest.number}
-            Experiment.objects.filter(pk=experiment.pk).update(retuned=kept)
+            if not Experiment.objects.filter(pk=experiment.pk, ended_at=None).update(retuned=kept):
+                raise Overtaken(f"{experiment} was ended by others")
         elif (said := _by_others(experiment, newest)) is not None:
             raise Overtaken(said)
         return int(newest.number)
@@ -139,6 +140,14 @@ def author_of(experiment: Experiment) -> Actor:
     """Who stores an experiment's versions: no user can have such a name."""
     kind = experiment.kind.replace("_", " ")
     return Actor(f"{experiment.author}, {kind} {experiment.pk}", "system")
+
+
+def experiment_behind(pool: str, author: str) -> Experiment | None:
+    """The experiment on this pool in whose name a version was stored, by the version's author; None where it was
+    somebody else."""
+    number = author.rpartition(" ")[2]
+    found = Experiment.objects.filter(pk=number, pool=pool).first() if number.isdecimal() else None
+    return found if found is not None and author_of(found).name == author else None
 
 
 def restore(experiment: Experiment, *, redis: Redis) -> str:

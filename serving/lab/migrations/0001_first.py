@@ -152,11 +152,23 @@ class Migration(migrations.Migration):
                 ("measured_at", models.DateTimeField(null=True)),
                 ("author", models.CharField(max_length=200)),
                 ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
+                ("started_at", models.DateTimeField(null=True)),
+                ("ended_at", models.DateTimeField(null=True)),
             ],
             options={
                 "ordering": ("-created_at", "-pk"),
                 "indexes": [models.Index(fields=["pool", "-created_at"], name="predictions_of_pool")],
             },
+        ),
+        migrations.CreateModel(
+            name="StepStock",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("pool", models.CharField(max_length=100, unique=True)),
+                ("content", models.BinaryField(null=True)),
+                ("read_up_to", models.JSONField(default=dict)),
+                ("fingerprint", models.JSONField(default=dict)),
+            ],
         ),
         migrations.CreateModel(
             name="Run",

@@ -24,11 +24,14 @@ back, or is an error of the API's shape, is its policy: any proxy sends them for
 
 @dataclasses.dataclass(slots=True)
 class Answer:
-    """What was seen of an answer so far; moments are seconds of one monotonic clock. `num_output_tokens` is what the
-    server counted, or the arrivals of text where it did not."""
+    """What was seen of an answer so far; moments are seconds of one monotonic clock. `told` says how many tokens came
+    with each of the `arrivals` of text, None where the server did not say. `num_output_tokens` is what the server
+    counted, or else `num_told_tokens`: what was told, where an arrival of which nothing was counts as one."""
 
     sent_at: float = 0.0
     arrivals: list[float] = dataclasses.field(default_factory=list)
+    told: list[int | None] = dataclasses.field(default_factory=list)
+    num_told_tokens: int = 0
     end_at: float = 0.0
     ending: Ending = "finished"
     code: str = ""
@@ -42,7 +45,13 @@ class Answer:
     @property
     def num_output_tokens(self) -> int:
         """Tokens of the answer."""
-        return len(self.arrivals) if self.counted_tokens is None else self.counted_tokens
+        return self.num_told_tokens if self.counted_tokens is None else self.counted_tokens
+
+    def note_arrival(self, now: float, *, told: int | None) -> None:
+        """Text came, of so many tokens."""
+        self.arrivals.append(now)
+        self.told.append(told)
+        self.num_told_tokens += 1 if told is None else told
 
 
 class Cancelled(Exception):
@@ -113,7 +122,9 @@ def _body_of(target: Target, planned: PlannedRequest, prompt: list[int] | str) -
     if planned.priority:
         body["priority"] = planned.priority
     if target.pool:
-        body |= {"pool": target.pool, "timings": True}  # only a Footplate has pools, and tells of the wait
+        body["pool"] = target.pool
+    if target.pool or target.is_footplate:
+        body["timings"] = True
     return body
 
 
@@ -151,8 +162,7 @@ async def _read_stream(
             _fail(into, str(error.get("code") or error.get("type") or "error"), str(error.get("message")))
             return
         _note_usage(event, into)
-        if any(_text_of(choice) for choice in event.get("choices", ())):
-            into.arrivals.append(now)
+        if any(_text_of(choice) for choice in event.get("choices", ())) and _note_text(event, into, now):
             on_text(now)
             _cancel_if_due(planned, into)
     if not is_done:
@@ -168,12 +178,32 @@ async def _read_whole(
     event = await response.json(content_type=None)
     now = time.monotonic()
     _note_usage(event, into)
-    into.arrivals.append(now)
+    into.note_arrival(now, told=into.counted_tokens)
     on_text(now)
 
 
+def _note_text(event: dict[str, Any], into: Answer, now: float) -> bool:
+    """Write down an arrival of text; False where it is of tokens that came before, and so none of its own."""
+    told = _tokens_told(event, into)
+    if told == 0 and into.arrivals:
+        return False
+    into.note_arrival(now, told=told or None)
+    return True
+
+
+def _tokens_told(event: dict[str, Any], into: Answer) -> int | None:
+    """How many tokens an event's text is of, where the server says: by their ids, or by a usage that goes on counting
+    (vLLM's `continuous_usage_stats`). A usage that comes but once, with the last text, counts them all."""
+    ids = [choice["token_ids"] for choice in event.get("choices", ()) if choice.get("token_ids")]
+    if ids:
+        return sum(map(len, ids))
+    if not event.get("usage") or into.counted_tokens is None or None in into.told[-1:]:
+        return None
+    return max(0, into.counted_tokens - into.num_told_tokens)
+
+
 def _cancel_if_due(planned: PlannedRequest, into: Answer) -> None:
-    if planned.cancel_after_tokens is not None and len(into.arrivals) >= max(1, planned.cancel_after_tokens):
+    if planned.cancel_after_tokens is not None and into.num_told_tokens >= max(1, planned.cancel_after_tokens):
         raise Cancelled
 
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import itertools
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
@@ -20,7 +21,8 @@ from serving.lab.gaps import percentiles_of
 from serving.lab.playing.asking import Answer, ask, client_session, wait_until
 from serving.lab.playing.prompts import PromptMaker
 from serving.lab.playing.target import Target
-from serving.lab.recording import Gauges, Recorder
+from serving.lab.playing.token_gaps import Gap, gap_before, shared_out
+from serving.lab.recording import Gauges, Recorder, measured_until
 from serving.lab.summaries import Outcome
 from serving.lab.workloads.arrivals import ClosedLoop
 from serving.lab.workloads.drawing import plan_requests
@@ -53,7 +55,8 @@ class Progress:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """What a run amounts to beside what was recorded. `is_whole` is False where it was stopped before its end."""
+    """What a run amounts to beside what was recorded. `wall_seconds` is how long it counts: to its last answer, or to
+    the end of its duration where that is later. `is_whole` is False where it was stopped before its end."""
 
     wall_seconds: float
     is_whole: bool
@@ -79,7 +82,7 @@ class Player:
         self._recorder = recorder
         self._gauges = gauges
         self._tell = tell
-        self._prompts = PromptMaker(seed=workload.seed, prompts=target.prompts)
+        self._prompts = PromptMaker(seed=workload.seed, prompts=target.prompts, salt=secrets.token_hex(8))
         self._stopping = asyncio.Event()
         self._began_at = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -106,9 +109,12 @@ class Player:
                     task.cancel()
                 await asyncio.gather(watching, *self._tasks, return_exceptions=True)
                 self._tell(self._progress())
+        wall_seconds, is_whole = time.monotonic() - self._began_at, not self._stopping.is_set()
+        if is_whole:
+            wall_seconds = measured_until(self._workload, ended_at=wall_seconds, num_requests=self._num_due)
         return Played(
-            wall_seconds=time.monotonic() - self._began_at,
-            is_whole=not self._stopping.is_set(),
+            wall_seconds=wall_seconds,
+            is_whole=is_whole,
             notes=tuple(self._notes()),
         )
 
@@ -155,14 +161,20 @@ class Player:
         self._recorder.note_arrival(at_seconds=due - self._began_at)
 
         def hear(now: float) -> None:
-            at_seconds = now - self._began_at
+            told = answer.told[-1]
             of_prompt = planned.num_prompt_tokens if len(answer.arrivals) == 1 else 0
-            self._recorder.note_tokens(at_seconds=at_seconds, count=1, prompt_tokens=of_prompt)
-            if len(answer.arrivals) > 1:
-                gap = now - answer.arrivals[-2]
-                self._recorder.note_gap(
-                    planned.request_class, seconds=gap, at_seconds=at_seconds, is_warm_up=is_warm_up
-                )
+            self._recorder.note_tokens(at_seconds=now - self._began_at, count=told or 1, prompt_tokens=of_prompt)
+            if len(answer.arrivals) > 1 and told is not None:
+                note_gap(gap_before(answer.arrivals, len(answer.arrivals) - 1, num_tokens=told))
+
+        def note_gap(gap: Gap) -> None:
+            self._recorder.note_gap(
+                planned.request_class,
+                seconds=gap.seconds,
+                at_seconds=gap.at - self._began_at,
+                count=gap.count,
+                is_warm_up=is_warm_up,
+            )
 
         try:
             await ask(session, self._target, planned, prompt, into=answer, on_text=hear)
@@ -177,8 +189,10 @@ class Player:
         if answer.ending == "failed":
             self._recorder.note_failure(f"{answer.code}: {answer.words}")
         at_seconds = answer.end_at - self._began_at
-        more = answer.num_output_tokens - len(answer.arrivals)
+        more = answer.num_output_tokens - answer.num_told_tokens
         self._recorder.note_tokens(at_seconds=at_seconds, count=max(0, more))
+        for gap in _untold_gaps(answer):
+            note_gap(gap)
         self._recorder.end(self._outcome(planned, answer, due, is_warm_up=is_warm_up))
 
     def _outcome(self, planned: PlannedRequest, answer: Answer, due: float, *, is_warm_up: bool) -> Outcome:
@@ -186,7 +200,9 @@ class Player:
         gaps = [later - earlier for earlier, later in itertools.pairwise(arrivals)]
         num_tokens = answer.num_output_tokens
         is_known = bool(arrivals) and planned.is_streamed
-        spread = arrivals[-1] - arrivals[0] if is_known and num_tokens > 1 else None
+        # Those that came with the first have no gap.
+        num_gaps = num_tokens - (answer.told[0] or 1) if len(arrivals) > 1 else 0
+        spread = arrivals[-1] - arrivals[0] if is_known and num_gaps > 0 else None
         return Outcome(
             index=planned.index,
             request_class=planned.request_class,
@@ -201,7 +217,7 @@ class Player:
             sent_late_seconds=answer.sent_at - due,
             queue_seconds=answer.queue_seconds,
             ttft_seconds=arrivals[0] - due if is_known else None,
-            tpot_seconds=None if spread is None else spread / (num_tokens - 1),
+            tpot_seconds=None if spread is None else spread / num_gaps,
             longest_gap_seconds=max(gaps, default=None) if is_known else None,
             e2e_seconds=answer.end_at - due,
             code=answer.code,
@@ -272,12 +288,21 @@ class Player:
         if self._stopping.is_set():
             yield "The run was stopped before its end: figures are of what had ended by then."
         late = percentiles_of(self._late)
-        if late is not None and late.p99 > _LATE_SECONDS * 1e3 and not isinstance(self._workload.arrivals, ClosedLoop):
+        if late is not None and not isinstance(self._workload.arrivals, ClosedLoop):
+            begins = "The load generator could not keep up: one" if late.p99 > _LATE_SECONDS * 1e3 else "One"
             yield (
-                f"The load generator could not keep up: one request of a hundred was sent {late.p99:.0f} ms after it "
-                "was due, or later. That wait counts as the server's."
+                f"{begins} request of a hundred was sent {late.p99:,.1f} ms after it was due, or later (the last "
+                f"{late.max:,.1f} ms). That wait counts as the server's."
             )
         if self._num_not_sent:
             yield f"{self._num_not_sent} requests were not sent, but count as failed: {MOST_IN_FLIGHT} were in flight."
         if self._target.prompts != "tokens":
             yield "Prompts were sent as text: their lengths are near the workload's, and were counted by the server."
+
+
+def _untold_gaps(answer: Answer) -> Iterator[Gap]:
+    """The gaps that could not be told as the text came, since nobody said of how many tokens it was."""
+    counts = shared_out(answer.told, num_tokens=answer.num_output_tokens)
+    for place in range(1, len(counts)):
+        if answer.told[place] is None:
+            yield gap_before(answer.arrivals, place, num_tokens=counts[place])

@@ -25,10 +25,14 @@ _WORDS: Final = (
 
 
 class PromptMaker:
-    """Owns the shared beginnings that were made; for one thread. Everything follows from the seed."""
+    """Owns the shared beginnings that were made; for one thread. Everything follows from seed and salt.
 
-    def __init__(self, *, seed: int, prompts: Prompts) -> None:
-        self._seed = seed
+    Each play has a `salt` of its own: a server keeps what it computed of a prompt, and whoever asked the very same
+    again would find the second play faster than the first, whatever was changed in between.
+    """
+
+    def __init__(self, *, seed: int, prompts: Prompts, salt: str = "") -> None:
+        self._seed = f"{salt}{seed}"
         self._prompts = prompts
         self._draw: Callable[[random.Random, int], list[Any]] = _draw_ids if prompts == "tokens" else _draw_words
         self._shared: dict[tuple[str, int], list[Any]] = {}

@@ -23,7 +23,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """A server that speaks the OpenAI API. `key` is whom requests come from, `keys` those of some tenants; a tenant
     without one sends with `key`. `pool` is of a Footplate alone: which is to serve; empty leaves the choice to it. With
     prompts as text or chat, answers end where the model ends them, and lengths are near what the workload says:
-    `ignore_eos` asks a server that knows the word to go on to the full length."""
+    `ignore_eos` asks a server that knows the word to go on to the full length. `is_keyed` says that there were keys,
+    where they were left out. A Footplate, as whoever has pools `is_footplate`, is asked how long a request waited."""
 
     url: str
     model: str
@@ -33,6 +34,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     prompts: Prompts = "tokens"
     ignore_eos: bool = True
     timeout_seconds: float = 3600.0
+    is_keyed: bool = False
+    is_footplate: bool = False
 
     def check(self) -> None:
         """Raise `InvalidValue`, naming field, value and bound, for a target that nobody can ask."""
@@ -55,4 +58,4 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     def without_keys(self) -> Target:
         """The same, to be kept and shown."""
-        return msgspec.structs.replace(self, key="", keys={})
+        return msgspec.structs.replace(self, key="", keys={}, is_keyed=bool(self.key or self.keys))

@@ -21,7 +21,9 @@ th:first-child {{ text-align: left; }} .scroll {{ overflow-x: auto; }}
 #charts {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(min(28rem, 100%), 1fr)); gap: 1.5rem; }}
 #charts div {{ position: relative; height: 16rem; }}
 </style></head><body>
+<main>
 {body}
+</main>
 <script type="application/json" id="plots">{data}</script>
 <script>{library}</script>
 <script>{script}</script>

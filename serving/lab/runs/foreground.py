@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
-from django.db import transaction
 from django.utils import timezone
 from redis import Redis
 
 from serving.audit.services import record
 from serving.contracts.actors import Author, name_of
-from serving.contracts.errors import InvalidValue, Unavailable
-from serving.lab.models import Experiment, Run, State
+from serving.contracts.errors import Unavailable
+from serving.lab.models import Experiment, State
 from serving.lab.runs.services import LONGEST_TITLE
+from serving.lab.runs.taking import free_pool
 from serving.lab.runs.working import play_experiment
 from serving.tuning.selectors import find_configured_pool
 
@@ -25,19 +25,28 @@ Ask = Callable[[], None]
 
 
 def play_in_foreground(
-    kind: str, *, pool: str, title: str, plan: Mapping[str, Any], author: Author, redis: Redis
+    kind: str,
+    *,
+    pool: str,
+    title: str,
+    plan: Mapping[str, Any],
+    author: Author,
+    redis: Redis,
+    say: Callable[[str], None] = lambda _title: None,
 ) -> Mapping[str, Any]:
     """Keep an experiment, play it here to its end, and return its result. SIGINT and SIGTERM end it: whatever it
-    changed goes back first.
+    changed goes back first. `say` is told the title of each run as it begins.
 
-    Raises `InvalidValue` while something else of the Lab works on the pool, `PoolNotFound` and `PoolNotConfigured`, and
-    `Unavailable` where it ended in any other way than by itself.
+    Raises `InvalidValue` while something else of the Lab works on the pool, `PoolNotFound` and `PoolNotConfigured`,
+    `KeyboardInterrupt` where a signal ended it, and `Unavailable` where it ended in any other way than by itself.
     """
     experiment = _begin(kind, find_configured_pool(pool).name, title, plan, author)
     ending = threading.Event()
     with _ended_by_signals(ending.set):
-        play_experiment(experiment, redis=redis, ending=ending)
+        play_experiment(experiment, redis=redis, ending=ending, say=say)
     experiment.refresh_from_db()
+    if ending.is_set() and experiment.result is None:
+        raise KeyboardInterrupt(experiment.error)
     if experiment.state != State.FINISHED or experiment.result is None:
         raise Unavailable(f"{experiment} {experiment.state}: {experiment.error or 'an operator asked for it'}")
     result: Mapping[str, Any] = experiment.result
@@ -46,11 +55,7 @@ def play_in_foreground(
 
 def _begin(kind: str, pool: str, title: str, plan: Mapping[str, Any], author: Author) -> Experiment:
     now = timezone.now()
-    with transaction.atomic():
-        for model in (Experiment, Run):
-            other = model.objects.select_for_update().filter(pool=pool, state=State.RUNNING).first()
-            if other is not None:
-                raise InvalidValue("pool", pool, f"one on which nothing else of the Lab works, and {other} does")
+    with free_pool(pool):
         experiment = Experiment.objects.create(
             kind=kind,
             pool=pool,

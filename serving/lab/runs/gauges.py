@@ -1,4 +1,4 @@
-"""What a pool's engines tell of themselves, as gauges of a run."""
+"""What the engines of pools tell of themselves, as gauges of a run."""
 
 from __future__ import annotations
 
@@ -16,23 +16,26 @@ from serving.telemetry.inbox import count_inbox
 
 
 class PoolGauges:
-    """Reads a pool's heartbeats; owns nothing. On the event loop of `redis`."""
+    """Reads the heartbeats of a pool, or of several together; owns nothing. On the event loop of `redis`."""
 
-    def __init__(self, redis: Redis, pool: PoolName) -> None:
+    def __init__(self, redis: Redis, *pools: PoolName) -> None:
         self._redis = redis
-        self._pool = pool
+        self._pools = pools
 
     async def read(self) -> Gauges | None:
         """The engines added up; None where Redis does not answer, or no engine lives."""
+        engines: list[EngineSnapshot] = []
+        num_unread = requests = tokens = 0
         try:
-            engines = await live_engines(self._redis, self._pool)
-            num_unread, _ = await count_inbox(self._redis, self._pool)
-            permits = await self._redis.hmget(keys.permit_weights(self._pool), ["total:requests", "total:tokens"])
+            for pool in self._pools:
+                engines += await live_engines(self._redis, pool)
+                num_unread += (await count_inbox(self._redis, pool))[0]
+                permits = await self._redis.hmget(keys.permit_weights(pool), ["total:requests", "total:tokens"])
+                requests, tokens = requests + int(permits[0] or 0), tokens + int(permits[1] or 0)
         except (RedisError, OSError):
             return None
         if not engines:
             return None
-        requests, tokens = (int(each or 0) for each in permits)
         gauges = gauges_of(engines, num_unread=num_unread)
         return dataclasses.replace(gauges, permits_requests=requests, permits_tokens=tokens)
 

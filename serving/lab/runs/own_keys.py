@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable
 
+from django.db.models import Q
 from django.utils import timezone
 from redis import Redis
 
@@ -31,6 +32,13 @@ def make_keys(run_id: int, tenants: Iterable[str], *, seconds: float) -> dict[st
 def own_prefixes(run_id: int) -> frozenset[str]:
     """The public parts of the keys that were made for a run."""
     return frozenset(ApiKey.objects.filter(label=f"{_LABEL} {run_id}").values_list("prefix", flat=True))
+
+
+def prefixes_since(moment: datetime.datetime) -> frozenset[str]:
+    """The public parts of the keys that were made for runs and that were good at some time since the moment."""
+    of_runs = ApiKey.objects.filter(label__startswith=f"{_LABEL} ")
+    good = of_runs.filter(Q(revoked_at=None) | Q(revoked_at__gte=moment))
+    return frozenset(good.values_list("prefix", flat=True))
 
 
 def end_keys(run_id: int, *, redis: Redis) -> None:

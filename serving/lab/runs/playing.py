@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import logging
 import threading
-import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ import msgspec
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db import close_old_connections
+from django.db.models import QuerySet
 from django.utils import timezone
 from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
@@ -24,13 +24,14 @@ from serving.contracts.ids import PoolName
 from serving.lab.experiments.bench import Watch
 from serving.lab.fingerprints import read_fingerprint
 from serving.lab.models import Run, State
+from serving.lab.packing import pack_outcomes
 from serving.lab.playing.player import Played, Player, Progress
 from serving.lab.playing.target import Target
 from serving.lab.recording import Recorder
 from serving.lab.runs.gauges import PoolGauges
 from serving.lab.runs.own_keys import end_keys, make_keys
 from serving.lab.runs.services import LONGEST_RUN_SECONDS, take_key
-from serving.lab.summaries import Outcome, RunSummary
+from serving.lab.summaries import RunSummary
 from serving.lab.workloads.codec import decode_workload, workload_to_dict
 from serving.lab.workloads.fitting_context import clippings, fitted_to
 from serving.lab.workloads.workload import Workload
@@ -83,13 +84,19 @@ class RunPlayer:
         finally:
             if run.pool:
                 end_keys(run.pk, redis=self._redis)
-        Run.objects.filter(pk=run.pk).update(
+        kept = self._own_row().update(
             state=ended.state,
             summary=None if ended.summary is None else msgspec.to_builtins(ended.summary),
             error=ended.error[:500],
             ended_at=timezone.now(),
         )
+        if not kept:
+            logger.warning("run %d had been ended by others as it came to its end: %s", run.pk, ended.error)
         return ended
+
+    def _own_row(self) -> QuerySet[Run]:
+        """The run's row for as long as it plays: what others ended stays as they said."""
+        return Run.objects.filter(pk=self._run.pk, state=State.RUNNING)
 
     def _play(self) -> Ended:
         run = self._run
@@ -102,7 +109,7 @@ class RunPlayer:
         if run.pool and (now := current_version(run.pool).number) != version:
             notes.append(f"The tunables changed while it played: from version {version} to {now}.")
         summary = recorder.summary(wall_seconds=played.wall_seconds, notes=notes)
-        Run.objects.filter(pk=run.pk).update(outcomes=pack_outcomes(recorder.outcomes))
+        self._own_row().update(outcomes=pack_outcomes(recorder.outcomes))
         state, error = self._why or (State.FINISHED, "")
         if state == State.FINISHED and summary.total.num_requests and not summary.total.num_finished:
             told = summary.first_failure or ", ".join(summary.refused_by_code) or "none came to its end"
@@ -121,7 +128,7 @@ class RunPlayer:
             cuts = [f"{cut}." for cut in clippings(workload, max_context_tokens=longest)]
             workload = fitted_to(workload, max_context_tokens=longest)
         version = current_version(run.pool)
-        Run.objects.filter(pk=run.pk).update(
+        self._own_row().update(
             workload=workload_to_dict(workload),
             tunables=version.values,
             tunables_version=version.number,
@@ -160,10 +167,10 @@ class RunPlayer:
             await asyncio.sleep(_TELL_SECONDS)
             told = self._told(workload, recorder)
             asked = await _on_thread(self._tell, told)
-            if self._ending.is_set():
-                self._why = (State.FAILED, WAS_STOPPED)
-            elif asked:
+            if asked:
                 self._why = (State.STOPPED, "")
+            elif self._ending.is_set():
+                self._why = (State.FAILED, WAS_STOPPED)
             elif self._progress is not None and self._progress.seconds > LONGEST_RUN_SECONDS:
                 self._why = (State.STOPPED, f"it took longer than {LONGEST_RUN_SECONDS:g} s")
             elif self._watch is not None and (reason := await _on_thread(self._watch)) is not None:
@@ -173,8 +180,9 @@ class RunPlayer:
                 return
 
     def _tell(self, told: Mapping[str, Any]) -> bool:
-        """Keep the progress, and give a sign of life; whether the run was asked to stop."""
-        Run.objects.filter(pk=self._run.pk).update(progress=dict(told), beaten_at=timezone.now())
+        """Keep the progress, and give a sign of life; whether the run was asked to stop, or was ended by others."""
+        if not self._own_row().update(progress=dict(told), beaten_at=timezone.now()):
+            return True
         return bool(Run.objects.filter(pk=self._run.pk, stop_asked=True).exists())
 
     def _told(self, workload: Workload, recorder: Recorder) -> dict[str, Any]:
@@ -189,16 +197,6 @@ class RunPlayer:
             "num_warm_up_requests": summary.num_warm_up_requests,
             "moments": msgspec.to_builtins(summary.moments[-_MOST_MOMENTS:]),
         }
-
-
-def pack_outcomes(outcomes: list[Outcome]) -> bytes:
-    """Requests as a row keeps them."""
-    return zlib.compress(msgspec.msgpack.encode(outcomes), 6)
-
-
-def unpack_outcomes(packed: bytes) -> list[Outcome]:
-    """Requests that a row kept."""
-    return msgspec.msgpack.decode(zlib.decompress(packed), type=list[Outcome])
 
 
 def _share_done(workload: Workload, progress: Progress) -> float | None:

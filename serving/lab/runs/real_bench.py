@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -34,10 +34,18 @@ _LOOK_SECONDS = 0.5
 class RealBench:
     """Owns an experiment while it is played: which runs were its own, and the sign of life that it gives."""
 
-    def __init__(self, experiment: Experiment, *, redis: Redis, ending: threading.Event) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        *,
+        redis: Redis,
+        ending: threading.Event,
+        say: Callable[[str], None] = lambda _title: None,
+    ) -> None:
         self._experiment = experiment
         self._redis = redis
         self._ending = ending
+        self._say = say
         self._retuning = Retuning(experiment.pk, redis, pause=self.pause)
         self._own_prefixes: set[str] = set()
         self._last_run: Run | None = None
@@ -54,6 +62,7 @@ class RealBench:
     ) -> RunSummary:
         """See `Bench.play`. Raises `Unavailable` where the run failed."""
         self._look()
+        self._say(title)
         now = timezone.now()
         pool = find_configured_pool(self.pool)
         run = Run.objects.create(
@@ -129,4 +138,5 @@ class RealBench:
             raise Stopped
 
     def _is_stop_asked(self) -> bool:
-        return bool(Experiment.objects.filter(pk=self._experiment.pk, stop_asked=True).exists())
+        """One that others have ended, because it gave no sign of life, may not go on either."""
+        return not Experiment.objects.filter(pk=self._experiment.pk, state=State.RUNNING, stop_asked=False).exists()

@@ -49,9 +49,10 @@ def order_run(
     foreign: Target | None = None,
     title: str = "",
     repeats: int = 1,
+    reason: str = "",
 ) -> list[Run]:
     """Let a workload be played against one of this server's pools, or against a foreign server, `repeats` times one
-    after another with seeds that follow each other.
+    after another with seeds that follow each other. `reason` goes into the audit.
 
     Raises `PoolNotFound` and `PoolNotConfigured`, and `InvalidValue`, naming field, value and bound, for what cannot be
     played, takes too long, or is not allowed.
@@ -85,6 +86,7 @@ def order_run(
             subject=", ".join(str(run.pk) for run in runs),
             pool=pool,
             changes={"workload": [None, workload.name], "url": [None, target.url], "repeats": [None, repeats]},
+            reason=reason,
         )
         transaction.on_commit(wake)
     return runs

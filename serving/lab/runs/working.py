@@ -5,11 +5,10 @@ from __future__ import annotations
 import datetime
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from django.conf import settings
-from django.db import transaction
 from django.utils import timezone
 from redis import Redis
 
@@ -21,13 +20,12 @@ from serving.lab.models import Experiment, Run, State
 from serving.lab.runs.own_keys import end_keys
 from serving.lab.runs.playing import WAS_STOPPED, RunPlayer
 from serving.lab.runs.real_bench import RealBench
+from serving.lab.runs.taking import take_next
 
 logger = logging.getLogger(__name__)
 
 SILENT_SECONDS: Final = 60.0
 """Who plays gives a sign of life every second; one that is silent for longer is gone."""
-
-_BOTH = (Run, Experiment)
 
 
 def work_off(*, redis: Redis, ending: threading.Event) -> None:
@@ -39,33 +37,21 @@ def work_off(*, redis: Redis, ending: threading.Event) -> None:
             play_experiment(row, redis=redis, ending=ending)
 
 
-def take_next() -> Run | Experiment | None:
-    """Take the oldest that waits and whose pool nothing else plays on; None where there is none. Whoever takes one has
-    it alone."""
-    busy = {
-        pool for model in _BOTH for pool in model.objects.filter(state=State.RUNNING).values_list("pool", flat=True)
-    }
-    waiting: list[Run | Experiment] = [
-        *Run.objects.filter(state=State.WAITING, experiment=None),
-        *Experiment.objects.filter(state=State.WAITING),
-    ]
-    for row in sorted(waiting, key=lambda row: (row.created_at, row.pk)):
-        # Runs against other servers are in nobody's way.
-        if row.pool and row.pool in busy:
-            continue
-        if _take(row):
-            return row
-    return None
-
-
-def play_experiment(experiment: Experiment, *, redis: Redis, ending: threading.Event) -> None:
-    """Play an experiment that was taken to its end, and put back what it changed."""
-    bench = RealBench(experiment, redis=redis, ending=ending)
+def play_experiment(
+    experiment: Experiment,
+    *,
+    redis: Redis,
+    ending: threading.Event,
+    say: Callable[[str], None] = lambda _title: None,
+) -> None:
+    """Play an experiment that was taken to its end, and put back what it changed. `say` is told the title of each run
+    as it begins."""
     state, error, result = State.FINISHED, "", None
     try:
+        bench = RealBench(experiment, redis=redis, ending=ending, say=say)
         result = player_of(experiment.kind)(experiment.plan, bench)
     except Stopped:
-        state, error = (State.FAILED, WAS_STOPPED) if ending.is_set() else (State.STOPPED, "")
+        state, error = (State.FAILED, WAS_STOPPED) if _is_cut_off(experiment, ending) else (State.STOPPED, "")
     except DomainError as problem:
         state, error = State.FAILED, problem.message
     except Exception as problem:
@@ -74,13 +60,18 @@ def play_experiment(experiment: Experiment, *, redis: Redis, ending: threading.E
     _end_experiment(experiment, state, error, result, redis=redis)
 
 
+def _is_cut_off(experiment: Experiment, ending: threading.Event) -> bool:
+    """Whether it stopped because its process ends. An operator who asked for a stop as well is who stopped it."""
+    return ending.is_set() and not Experiment.objects.filter(pk=experiment.pk, stop_asked=True).exists()
+
+
 def settle_orphans(*, redis: Redis) -> None:
     """End what is said to play and whose player is gone: keys are ended, tunables put back. Idempotent."""
     silent_since = timezone.now() - datetime.timedelta(seconds=SILENT_SECONDS)
     for experiment in Experiment.objects.filter(state=State.RUNNING, beaten_at__lt=silent_since):
         _end_experiment(experiment, State.FAILED, "its player is gone", None, redis=redis)
     # Redis may have been away as they ended.
-    for experiment in Experiment.objects.exclude(state=State.RUNNING).exclude(retuned=None):
+    for experiment in Experiment.objects.exclude(state=State.RUNNING).filter(retuned__isnull=False):
         restore(experiment, redis=redis)
     for run in Run.objects.filter(state=State.RUNNING, beaten_at__lt=silent_since):
         ended = Run.objects.filter(pk=run.pk, state=State.RUNNING, beaten_at__lt=silent_since).update(
@@ -97,40 +88,31 @@ def prune(*, kept: datetime.timedelta) -> None:
     Run.objects.filter(ended_at__lt=before, experiment=None).delete()
 
 
-def _take(row: Run | Experiment) -> bool:
-    now = timezone.now()
-    model = type(row)
-    with transaction.atomic():
-        waits = model.objects.filter(pk=row.pk, state=State.WAITING)
-        if not waits.update(state=State.RUNNING, started_at=now, beaten_at=now):
-            return False
-        if row.pool and _num_playing(row.pool) > 1:
-            model.objects.filter(pk=row.pk).update(state=State.WAITING, started_at=None, beaten_at=None)
-            return False
-    row.refresh_from_db()
-    return True
-
-
-def _num_playing(pool: str) -> int:
-    own = Run.objects.filter(pool=pool, state=State.RUNNING, experiment=None).count()
-    return own + Experiment.objects.filter(pool=pool, state=State.RUNNING).count()
-
-
 def _end_experiment(
     experiment: Experiment, state: str, error: str, result: Mapping[str, Any] | None, *, redis: Redis
 ) -> None:
+    is_back = True
     try:
         restored = restore(experiment, redis=redis)
     except Exception as problem:  # It is tried again by whoever settles what is left.
         logger.exception("the tunables of %s could not be put back", experiment.pool)
-        restored = f"the tunables were not put back: {problem}"
-    for run in experiment.runs.filter(state__in=(State.WAITING, State.RUNNING)):
-        Run.objects.filter(pk=run.pk).update(state=State.FAILED, error=WAS_STOPPED, ended_at=timezone.now())
-        end_keys(run.pk, redis=redis)
-    told = "; ".join(part for part in (error, restored if error else "") if part)
-    Experiment.objects.filter(pk=experiment.pk, state=State.RUNNING).update(
+        is_back, restored = False, f"the tunables were not put back: {problem}"
+    _end_runs(experiment, state, error, redis=redis)
+    told = "; ".join(part for part in (error, restored if error or not is_back else "") if part)
+    ended = Experiment.objects.filter(pk=experiment.pk, state=State.RUNNING).update(
         state=state, error=told[:500], result=result, ended_at=timezone.now()
     )
+    if not ended:
+        logger.warning("%s had been ended before it came to its end: %s %s", experiment, state, told)
+
+
+def _end_runs(experiment: Experiment, state: str, error: str, *, redis: Redis) -> None:
+    """A run that plays still, or never began, ends as its experiment does, for the same reason."""
+    state = state if state == State.STOPPED else State.FAILED
+    for run in experiment.runs.filter(state__in=(State.WAITING, State.RUNNING)):
+        open_run = Run.objects.filter(pk=run.pk, state__in=(State.WAITING, State.RUNNING))
+        open_run.update(state=state, error=(error or "its experiment ended")[:500], ended_at=timezone.now())
+        end_keys(run.pk, redis=redis)
 
 
 def new_redis() -> Redis:

@@ -7,12 +7,16 @@ import dataclasses
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
 
 import msgspec
 
+from serving.contracts.errors import ContextLengthExceeded, InvalidValue, PromptTooLong
 from serving.contracts.ids import OwnerId, RequestId
 from serving.contracts.messages import Event, Finished, Refused, Scheduled, SequenceKey, Submit, Tokens
+from serving.contracts.quotas import Quotas
 from serving.contracts.sampling import SamplingParams
 from serving.contracts.tunables import Tunables
 from serving.engine.plan import StepPlan, StepResult
@@ -20,6 +24,7 @@ from serving.engine.scheduler import Scheduler
 from serving.lab.costs.envelope import Envelope
 from serving.lab.costs.model import CostModel, StepWork
 from serving.lab.recording import Gauges, Recorder
+from serving.lab.simulator.allowances import Allowances
 from serving.lab.simulator.entrance import Entrance
 from serving.lab.simulator.work import prompt_of, spread, steps_before, work_of
 from serving.lab.summaries import Ending, Outcome
@@ -27,6 +32,8 @@ from serving.lab.workloads.workload import PlannedRequest
 
 _OWNER = OwnerId("simulator")
 _TOKEN_ID = 7
+_FAULTS: Final = (ContextLengthExceeded.code, InvalidValue.code, PromptTooLong.code)
+"""Codes of what no server would ever take: clients count it as failed, not as refused."""
 _SHORTEST_STRETCH = 2
 _COUNTERS = ("steps", "prompt_tokens", "generated_tokens", "preemptions", "padded_tokens", "idle_slot_steps", "left")
 _LONGEST_STRETCH = 1 << 20
@@ -65,9 +72,12 @@ class SimulatedEngine:
         recorder: Recorder,
         jumps: bool = True,
         watch: StepWatch | None = None,
+        quotas: Mapping[str, Quotas] = MappingProxyType({}),
     ) -> None:
         """`jumps` may be taken away to compute every step by itself, which comes to the same. Who is to `watch` each
-        step hears of it when it is over."""
+        step hears of it when it is over. `quotas` are those of tenants, by name."""
+        # What drafts would be right depends on texts, and there are none.
+        tunables = msgspec.structs.replace(tunables, speculation="off")
         bound = envelope.max_step_tokens
         if bound is not None and tunables.max_batch_tokens > bound:
             tunables = msgspec.structs.replace(tunables, max_batch_tokens=bound)
@@ -89,6 +99,7 @@ class SimulatedEngine:
             num_blocks=envelope.num_blocks,
             block_size=envelope.block_size,
         )
+        self._allowances = Allowances(quotas)
         self._jumps = jumps and watch is None
         self._watch = watch
         self._now = 0.0
@@ -255,11 +266,13 @@ class SimulatedEngine:
         self.num_requests += 1
         self._recorder.note_arrival(at_seconds=due_seconds)
         live = _Live(planned, due_seconds, is_warm_up=due_seconds < self._warm_up_seconds)
-        code = self._entrance.verdict(planned)
+        came_at = due_seconds + self._cost.request_seconds
+        code = self._entrance.verdict(planned) or self._allowances.verdict(planned, came_at)
         if code is not None:
-            self._end(live, "failed" if code == "context_length_exceeded" else "refused", code=code)
+            self._end(live, "failed" if code in _FAULTS else "refused", code=code)
             return
         self._entrance.let_in(planned)
+        self._allowances.charge(planned, came_at)
         request_id = RequestId(str(planned.index))
         self._live[request_id] = live
         submit = Submit(
@@ -303,11 +316,14 @@ class SimulatedEngine:
                 self._entrance.release(live.planned)
             elif isinstance(event, Finished):
                 live = self._live.pop(event.key.request_id)
+                used_tokens = live.planned.num_prompt_tokens + live.num_tokens
+                self._allowances.settle(live.planned, used_tokens=used_tokens, at_seconds=self._now)
                 is_cancelled = live.planned.cancel_after_tokens is not None
                 self._end(live, "cancelled" if is_cancelled else "finished")
             elif isinstance(event, Refused):
                 live = self._live.pop(event.key.request_id)
                 self._entrance.release(live.planned)
+                self._allowances.settle(live.planned, used_tokens=0, at_seconds=self._now)
                 self._end(live, "refused", code=event.code)
         for (request_class, seconds, is_warm_up), count in gaps.items():
             self._note_gaps(request_class, seconds, self._now, count, is_warm_up=is_warm_up)

@@ -12,17 +12,20 @@ import multiprocessing
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from types import MappingProxyType
 
 import msgspec
 
 from serving.contracts.errors import InvalidValue
+from serving.contracts.quotas import Quotas
 from serving.contracts.tunables import Tunables
 from serving.lab.costs.envelope import Envelope
 from serving.lab.costs.model import CostModel
-from serving.lab.recording import Recorder
+from serving.lab.recording import Recorder, measured_until
 from serving.lab.simulator.engine import SimulatedEngine
+from serving.lab.simulator.left_out import notes_of_left_out, part_of_quotas
 from serving.lab.summaries import Outcome, RunSummary
 from serving.lab.workloads.arrivals import ClosedLoop
 from serving.lab.workloads.drawing import plan_requests
@@ -59,6 +62,7 @@ class _Part:
     num_engines: int
     engines: tuple[int, ...]
     jumps: bool
+    quotas: Mapping[str, Quotas]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,13 +85,16 @@ def simulate(
     num_processes: int | None = None,
     jumps: bool = True,
     keeps_outcomes: bool = False,
+    quotas: Mapping[str, Quotas] = MappingProxyType({}),
 ) -> Simulation:
     """Play the workload in virtual time through the real scheduler, behind the real door's verdicts.
 
     A fleet of `num_engines` has the arrivals split beforehand, in turns: engine i gets every n-th request, or its part
     of the clients. So it has no pull that evens out what is uneven, and no prefix that is sent where it is cached. Each
     engine is held to its part of the bounds on the pool's queue, unless the pool never came to them: then none is, and
-    the notes say which. `num_processes` (by default as many as there are processors) share the engines. Raises
+    the notes say which. `num_processes` (by default as many as there are processors) share the engines. `quotas`
+    are those of tenants, by the names that the workload has of them: the door's, but for those of days and months. A
+    fleet's engines are each held to their part of them. What else is not simulated, and matters, the notes say. Raises
     `InvalidValue`, naming field, value and bound.
     """
     _check("engines", num_engines, most=MOST_ENGINES)
@@ -104,6 +111,7 @@ def simulate(
             num_engines=num_engines,
             engines=tuple(range(number, num_engines, count)),
             jumps=jumps,
+            quotas={tenant: part_of_quotas(each, num_engines) for tenant, each in quotas.items()},
         )
         for number in range(count)
     ]
@@ -112,11 +120,17 @@ def simulate(
     for other in played[1:]:
         recorder.merge(other.recorder)
     recorder.outcomes.sort(key=_by_end)
-    simulated_seconds = max([each.ended_at for each in played])
-    if workload.duration_seconds is not None:
-        simulated_seconds = max(simulated_seconds, workload.duration_seconds)
+    num_requests = sum(each.num_requests for each in played)
+    ended_at = max([each.ended_at for each in played])
+    simulated_seconds = measured_until(workload, ended_at=ended_at, num_requests=num_requests)
     most_requests, most_tokens = _most_waiting(played)
-    summary = recorder.summary(wall_seconds=simulated_seconds, notes=_notes(cost, num_engines, share))
+    summary = recorder.summary(
+        wall_seconds=simulated_seconds,
+        notes=[
+            *_notes(cost, num_engines, share),
+            *notes_of_left_out(workload, tunables=tunables, cost=cost, quotas=quotas, num_engines=num_engines),
+        ],
+    )
     return Simulation(
         summary=msgspec.structs.replace(summary, peak_permits_requests=most_requests, peak_permits_tokens=most_tokens),
         simulated_seconds=round(simulated_seconds, 3),
@@ -124,7 +138,7 @@ def simulate(
         num_engines=num_engines,
         num_processes=count,
         num_steps=sum(each.num_steps for each in played),
-        num_requests=sum(each.num_requests for each in played),
+        num_requests=num_requests,
         outcomes=tuple(recorder.outcomes) if keeps_outcomes else (),
     )
 
@@ -178,6 +192,7 @@ def _play(part: _Part) -> _Played:
             cost=part.cost,
             recorder=recorder,
             jumps=part.jumps,
+            quotas=part.quotas,
         )
         arrivals = part.workload.arrivals
         if isinstance(arrivals, ClosedLoop):

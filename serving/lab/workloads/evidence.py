@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import datetime
+from typing import Final
 
 import msgspec
 
+from serving.lab.fingerprints import Fingerprint
 from serving.lab.workloads.estimating import FittedArrivals, FittedLengths
+
+_UNKNOWN: Final = Fingerprint()
 
 
 class ClassEvidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,7 +24,8 @@ class ClassEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """What a workload was measured from. `num_in_range` is how many requests the log has, `num_requests` how many were
-    looked at. `rates` are arrivals a second in equal parts of `rate_seconds`."""
+    looked at. `rates` are arrivals a second in equal parts of `rate_seconds`. `fingerprint` is the pool's of that
+    time (empty: no engine lived)."""
 
     pool: str
     tenant: str
@@ -35,3 +40,4 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     rates: tuple[float, ...]
     classes: dict[str, ClassEvidence]
     notes: tuple[str, ...]
+    fingerprint: Fingerprint = _UNKNOWN

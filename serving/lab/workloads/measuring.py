@@ -20,6 +20,7 @@ import numpy as np
 
 from serving.contracts.errors import InvalidValue
 from serving.contracts.tunables import Tunables
+from serving.lab.fingerprints import Fingerprint
 from serving.lab.workloads.arrivals import Arrivals, Steps, Trace, TraceRequest
 from serving.lab.workloads.checking import MAX_CLASSES, MAX_SECONDS, MAX_TRACE_REQUESTS, check_workload
 from serving.lab.workloads.distributions import MAX_TOKENS
@@ -57,10 +58,11 @@ def measure_workload(
     name: str,
     tenant: str = "",
     arrivals_as: ArrivalsAs = "fitted",
+    fingerprint: Fingerprint | None = None,
 ) -> Measured:
     """The traffic of a pool from `since` until before `until`, of one tenant where it is named; of more than 200,000
     requests the newest so many. `arrivals_as` says what becomes of the moments: a fitted process, 24 steps of rates, or
-    an exact trace.
+    an exact trace. `fingerprint` is the pool's as it is now, where it is known.
 
     Raises `PoolNotFound`, and `InvalidValue` for a range that is none, is longer than 7 days or holds no request.
     """
@@ -77,7 +79,14 @@ def measure_workload(
         tunables,
         name=name,
         arrivals_as=arrivals_as,
-        facts={"pool": pool, "tenant": tenant, "since": since, "until": until, "num_in_range": num_in_range},
+        facts={
+            "pool": pool,
+            "tenant": tenant,
+            "since": since,
+            "until": until,
+            "num_in_range": num_in_range,
+            "fingerprint": fingerprint or Fingerprint(),
+        },
     )
 
 

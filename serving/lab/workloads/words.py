@@ -7,7 +7,7 @@ import numpy as np
 from serving.lab.workloads.arrivals import Arrivals, ClosedLoop, Constant, Gamma, Poisson, Ramp, Steps, Trace
 from serving.lab.workloads.distributions import Fixed, Histogram, Lengths, LogNormal, Uniform
 from serving.lab.workloads.drawing import quantiles
-from serving.lab.workloads.workload import RequestClass, SharedPrefixes, Workload
+from serving.lab.workloads.workload import RequestClass, SharedPrefixes, Slo, Workload
 
 _HALF = np.array([0.5])
 
@@ -67,6 +67,12 @@ def prefixes_in_words(prefixes: SharedPrefixes) -> str:
     """What prompts have in common."""
     texts = "one text" if prefixes.count == 1 else f"one of {prefixes.count:,} texts"
     return f"{prefixes.share:.0%} begin with {texts} of {prefixes.tokens:,} tokens"
+
+
+def slo_in_words(slo: Slo) -> str:
+    """What is asked of a request; empty where nothing is."""
+    bounds = (("TTFT", slo.ttft_ms), ("mean ITL", slo.itl_ms), ("E2E", slo.e2e_ms))
+    return ", ".join(f"{name} ≤ {bound:,.0f} ms" for name, bound in bounds if bound is not None)
 
 
 def amount_in_words(workload: Workload) -> str:

@@ -48,9 +48,19 @@ def _table(cost: CostModel) -> str:
             f"a step {cost.step_seconds * 1e3:.3f} ms, a sequence that decodes {cost.decoding_seconds * 1e6:.1f} us, "
             f"a thousand positions of its context {cost.context_token_seconds * 1e9:.1f} us",
             f"a token of prefill {cost.prefill_token_seconds * 1e6:.1f} us, a million of its positions "
-            f"{cost.prefill_position_seconds * 1e9:.1f} ms; a request's way {cost.request_seconds * 1e3:.1f} ms",
+            f"{cost.prefill_position_seconds * 1e9:.1f} ms; a request's way to the engine "
+            f"{cost.request_seconds * 1e3:.1f} ms, {_seen(fit.num_ways)}",
             f"fitted to {fit.num_steps} steps; of {fit.num_held_back} others the duration of one is missed by "
             f"{fit.median_error:.1%} in the middle and {fit.p95_error:.1%} in one of twenty, that of all by "
             f"{fit.total_error:+.1%}",
+            *(
+                [f"near the default model's, as these steps tell little of it: {', '.join(fit.assumed)}"]
+                if fit.assumed
+                else []
+            ),
         ]
     )
+
+
+def _seen(num_ways: int) -> str:
+    return f"by {num_ways} requests" if num_ways else "assumed, as no request tells of it"

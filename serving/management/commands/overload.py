@@ -17,7 +17,7 @@ from serving.lab.experiments.overload import play_overload
 from serving.lab.experiments.overload_plan import Criteria, OverloadPlan
 from serving.lab.experiments.overload_results import OverloadResult
 from serving.lab.experiments.sweep_simulated import SimulatedBench
-from serving.management.lab_terms import add_workload_arguments, costs_of, tunables_of, workload_of
+from serving.management.lab_terms import add_workload_arguments, costs_of, quotas_finder, tunables_of, workload_of
 from serving.management.pools import configured_pool
 from serving.prepared import prepared_database
 
@@ -87,7 +87,9 @@ def _plan_of(options: dict[str, Any]) -> OverloadPlan:
 
 def _simulate(plan: OverloadPlan, options: dict[str, Any]) -> OverloadResult:
     cost, envelope = costs_of(options)
-    return play_overload(plan, SimulatedBench(options["pool"], tunables_of(options), cost=cost, envelope=envelope))
+    quotas_of = quotas_finder(options)
+    bench = SimulatedBench(options["pool"], tunables_of(options), cost=cost, envelope=envelope, quotas_of=quotas_of)
+    return play_overload(plan, bench)
 
 
 def _play(plan: OverloadPlan, options: dict[str, Any]) -> OverloadResult:

@@ -42,7 +42,7 @@ class Command(BaseCommand):
 
         # Only this process and those that import or measure a model pay for torch.
         from serving.engine.warming import set_aside, warm_up
-        from serving.management.engine_runner import build_runner, weights_of
+        from serving.management.engine_runner import build_of, build_runner, weights_of
         from serving.worker.host import EngineBroken
         from serving.worker.lifecycle import EngineWorker, run_until_signalled
 
@@ -64,6 +64,7 @@ class Command(BaseCommand):
             device=device,
             dtype=weights_of(pool, runner.config, dtype=dtype),
             backend=runner.backend,
+            build=build_of(device),
             gauge=runner.device_usage,
             masks=runner.masks,
         )

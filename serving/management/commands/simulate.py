@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from serving.contracts.errors import DomainError
 from serving.lab.simulator.simulation import Simulation, simulate
 from serving.lab.workloads.fitting_context import clippings, fitted_to
-from serving.management.lab_terms import add_workload_arguments, costs_of, tunables_of, workload_of
+from serving.management.lab_terms import add_workload_arguments, costs_of, quotas_finder, tunables_of, workload_of
 
 
 class Command(BaseCommand):
@@ -49,6 +49,7 @@ class Command(BaseCommand):
                 cost=cost,
                 num_engines=options["engines"],
                 num_processes=options["processes"],
+                quotas=quotas_finder(options)(workload),
             )
         except DomainError as error:
             raise CommandError(error.message) from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,15 +11,13 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from redis import Redis
 
-from serving.admission.keys import read_bearer
 from serving.contracts.actors import COMMAND_LINE
 from serving.contracts.errors import DomainError, InvalidValue
-from serving.lab.experiments.bench import Stopped
 from serving.lab.experiments.sweep import play_sweep
 from serving.lab.experiments.sweep_plan import Guard, SweepPlan, Way, read_dimension
 from serving.lab.experiments.sweep_results import Leg, SweepResult
 from serving.lab.experiments.sweep_simulated import SimulatedBench
-from serving.management.lab_terms import add_workload_arguments, costs_of, tunables_of, workload_of
+from serving.management.lab_terms import add_workload_arguments, costs_of, quotas_finder, tunables_of, workload_of
 from serving.management.pools import configured_pool
 from serving.prepared import prepared_database
 
@@ -63,8 +60,6 @@ class Command(BaseCommand):
             "--set", action="append", default=[], metavar="NAME=VALUE", help="simulated: on top of the pool's values"
         )
         parser.add_argument("--defaults", action="store_true", help="simulated: default tunables, costs and room")
-        parser.add_argument("--url", default=f"http://{settings.HOST}:{settings.PORT}")
-        parser.add_argument("--key", help="API key; the first start's, where this server wrote one")
         parser.add_argument("--json", action="store_true", help="one JSON object on one line")
 
     def handle(self, *_args: Any, **options: Any) -> None:
@@ -74,10 +69,8 @@ class Command(BaseCommand):
             result = self._simulate(plan, options) if options["simulated"] else self._play(plan, options)
         except DomainError as error:
             raise CommandError(error.message) from None
-        except Stopped:
-            raise CommandError("stopped by an operator, in the console", returncode=1) from None
-        except KeyboardInterrupt:
-            raise CommandError("interrupted", returncode=130) from None
+        except KeyboardInterrupt as interrupt:
+            raise CommandError(f"interrupted. {interrupt}".rstrip(), returncode=130) from None
         if options["json"]:
             self.stdout.write(json.dumps(msgspec.to_builtins(result)))
         else:
@@ -85,29 +78,29 @@ class Command(BaseCommand):
 
     def _simulate(self, plan: SweepPlan, options: dict[str, Any]) -> SweepResult:
         cost, envelope = costs_of(options)
-        bench = SimulatedBench(options["pool"], tunables_of(options), cost=cost, envelope=envelope)
+        bench = SimulatedBench(
+            options["pool"], tunables_of(options), cost=cost, envelope=envelope, quotas_of=quotas_finder(options)
+        )
         return play_sweep(plan, bench, simulated=lambda: bench)
 
     def _play(self, plan: SweepPlan, options: dict[str, Any]) -> SweepResult:
-        from serving.lab.experiments.sweep_foreground import sweep_in_foreground
-        from serving.lab.playing.target import Target
+        from serving.lab.runs.foreground import play_in_foreground
 
         if options["set"] or options["defaults"]:
             raise CommandError("--set and --defaults are for --simulated: a pool is swept from the values in force")
-        pool, key = configured_pool(options["pool"]), options["key"] or _own_key()
-        target = Target(url=options["url"].rstrip("/"), model=pool.model.name, key=key, pool=options["pool"])
-        # Whoever stops it politely is obeyed as whoever interrupts it: the pool goes back.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        pool = configured_pool(options["pool"]).name
+        swept = " and ".join(each.name for each in plan.dimensions)
         with prepared_database(), Redis.from_url(settings.REDIS_URL) as redis:
-            return sweep_in_foreground(
-                plan,
-                options["pool"],
-                target,
-                own_key_prefixes=_public_prefixes(key),
+            result = play_in_foreground(
+                "sweep",
+                pool=pool,
+                title=f"{swept} with {plan.workload.name}",
+                plan=msgspec.to_builtins(plan),
                 author=COMMAND_LINE,
                 redis=redis,
                 say=self.stderr.write,
             )
+        return msgspec.convert(result, type=SweepResult)
 
 
 def _plan_of(options: dict[str, Any]) -> SweepPlan:
@@ -135,20 +128,6 @@ def _guard_of(text: str) -> Guard:
         return Guard(metric=metric, bound=bound, **({"window_seconds": window[0]} if window else {}))
     except ValueError:
         raise InvalidValue("guardrail", text, f"of the form {_GUARD_FORM}") from None
-
-
-def _public_prefixes(key: str) -> tuple[str, ...]:
-    """By which the log of requests tells the sweep's own from all others."""
-    read = read_bearer(f"Bearer {key}")
-    return () if read is None else (read.prefix,)
-
-
-def _own_key() -> str:
-    file = settings.FOOTPLATE_HOME / "first-run.json"
-    try:
-        return str(json.loads(file.read_text())["api_key"])
-    except (OSError, ValueError, KeyError):
-        raise CommandError(f"no --key given, and there is none in {file}; see FOOTPLATE_HOME") from None
 
 
 def _lines_of(result: SweepResult) -> Sequence[str]:

@@ -18,7 +18,7 @@ from serving.lab.experiments.three_ways import play_three_ways
 from serving.lab.experiments.three_ways_figures import MEASURES
 from serving.lab.experiments.three_ways_plan import ThreeWaysPlan
 from serving.lab.experiments.three_ways_results import ThreeWaysResult
-from serving.management.lab_terms import add_workload_arguments, costs_of, tunables_of, workload_of
+from serving.management.lab_terms import add_workload_arguments, costs_of, quotas_finder, tunables_of, workload_of
 from serving.management.pools import configured_pool
 from serving.prepared import prepared_database
 
@@ -74,7 +74,9 @@ def _plan_of(options: dict[str, Any]) -> ThreeWaysPlan:
 
 def _simulate(plan: ThreeWaysPlan, options: dict[str, Any]) -> ThreeWaysResult:
     cost, envelope = costs_of(options)
-    return play_three_ways(plan, SimulatedBench(options["pool"], tunables_of(options), cost=cost, envelope=envelope))
+    quotas_of = quotas_finder(options)
+    bench = SimulatedBench(options["pool"], tunables_of(options), cost=cost, envelope=envelope, quotas_of=quotas_of)
+    return play_three_ways(plan, bench)
 
 
 def _play(plan: ThreeWaysPlan, options: dict[str, Any]) -> ThreeWaysResult:

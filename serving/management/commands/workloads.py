@@ -13,9 +13,11 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
+from redis import Redis
 
 from serving.contracts.actors import COMMAND_LINE
 from serving.contracts.errors import DomainError
+from serving.lab.fingerprints import Fingerprint, glimpse_fingerprint
 from serving.lab.workloads import store
 from serving.lab.workloads.codec import LARGEST_BYTES, decode_workload, workload_to_dict, workload_to_json
 from serving.lab.workloads.measuring import ARRIVALS_AS, Measured, measure_workload
@@ -126,6 +128,7 @@ class Command(BaseCommand):
             until=timezone.now() if options["until"] is None else _moment("--until", options["until"]),
             name=options["name"],
             arrivals_as=options["arrivals"],
+            fingerprint=_glimpse(options["pool"]),
         )
         store.save_workload(
             measured.workload,
@@ -173,3 +176,8 @@ def _moment(option: str, text: str) -> datetime.datetime:
     if moment is None:
         raise CommandError(f"{option} must be an ISO time such as 2026-03-31T12:00, not {text[:80]!r}")
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=datetime.UTC)
+
+
+def _glimpse(pool: str) -> Fingerprint:
+    with Redis.from_url(settings.REDIS_URL, socket_timeout=5, socket_connect_timeout=5) as redis:
+        return glimpse_fingerprint(redis, pool)

@@ -6,6 +6,7 @@
  */
 import { byId, find } from "./dom.js";
 import { keepProposal } from "./kept_proposal.js";
+import { openWhatIf } from "./lab/predictions/what_if.js";
 import { askAt, createLeverConflicts, showIn } from "./lever_conflicts.js";
 import { createLevers } from "./levers.js";
 import { openLink } from "./link.js";
@@ -38,6 +39,7 @@ function start(root) {
     createProposalPanel(byId("levers"), { dispatch, apply, getState }),
     createLeverConflicts({ ask: askAt(conflictsUrl), show: showIn(document.getElementById("conflicts")) }),
     createStanding(standingUrl),
+    openWhatIf(document.getElementById("what-if"), { getState }),
     { render: forgetTerms },
   ];
 

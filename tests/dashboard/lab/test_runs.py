@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
+import re
 from typing import Any
 
 import httpx
 import msgspec
 import pytest
 
+from dashboard.lab import runs as run_pages
+from serving.audit.models import AuditEvent
+from serving.contracts.errors import Unavailable
+from serving.lab import fingerprints
 from serving.lab.models import Run, State
+from serving.lab.packing import pack_outcomes
 from serving.lab.recording import Gauges, Recorder
 from serving.lab.runs import services as run_services
-from serving.lab.runs.playing import pack_outcomes
 from serving.lab.summaries import Outcome
 from serving.lab.workloads.codec import workload_to_dict
 from serving.lab.workloads.ready import READY
@@ -97,6 +103,92 @@ async def test_a_run_is_told_in_figures_by_class(viewer: httpx.AsyncClient) -> N
     assert "queue_full" in told
     assert "Peak memory, host 1,024 MiB" in told
     assert "<b>first" not in page
+
+
+async def test_the_list_is_narrowed_and_stays_so_from_page_to_page(
+    viewer: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_pages, "PAGE_SIZE", 2)
+    chat = workload_to_dict(READY["chat"])
+    for number in range(3):
+        await keep(title=f"kept {number}", workload=chat)
+    await keep(title="of another workload")
+    await keep(title="of another pool", workload=chat, pool="spare")
+    await keep(title="elsewhere", workload=chat, pool="")
+    await keep(title="not over", workload=chat, state=State.WAITING, summary=None)
+    page = await page_of(viewer, f"{RUNS}?workload=chat&pool=default&state=finished")
+    told = words(page)
+    assert "kept 2" in told
+    assert "kept 1" in told
+    assert not any(other in told for other in ("kept 0", "of another", "elsewhere", "not over"))
+    older = html.unescape(re.search(r'href="([^"]*before=[^"]*)"', page)[1])  # type: ignore[index]
+    assert "kept 0" in words(await page_of(viewer, older))
+    assert 'value="chat" selected' in page
+    others = words(await page_of(viewer, f"{RUNS}?pool=:other"))
+    assert "elsewhere" in others
+    assert "kept" not in others
+    assert "No run matches." in words(await page_of(viewer, f"{RUNS}?workload=code"))
+
+
+@pytest.mark.parametrize("query", ["state=done", "sort=ttft", f"workload={'x' * 101}"])
+async def test_a_list_that_cannot_be_shows_nothing_and_says_why(viewer: httpx.AsyncClient, query: str) -> None:
+    await keep(title="kept")
+    told = words(await page_of(viewer, f"{RUNS}?{query}", status=400))
+    assert query.split("=")[0] in told
+    assert "kept" not in told.replace("that is kept", "")
+
+
+async def test_a_run_is_shown_while_redis_is_away(viewer: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_arguments: Any) -> None:
+        raise Unavailable("redis is away")
+
+    monkeypatch.setattr(fingerprints, "living_engines", away)
+    run = await keep()
+    assert "40 requests" in words(await page_of(viewer, f"{RUNS}{run.pk}/"))
+
+
+async def test_again_orders_the_very_same_requests(viewer: httpx.AsyncClient, steerer: httpx.AsyncClient) -> None:
+    as_played = {**workload_to_dict(READY["rag"]), "seed": 77, "name": "rag", "duration_seconds": 111.0}
+    run = await keep(workload=as_played, title="mine")
+    assert (await viewer.post(f"{RUNS}{run.pk}/again")).status_code == 403
+    response = await submit(steerer, f"{RUNS}{run.pk}/", at=f"{RUNS}{run.pk}/again")
+    newest = await in_thread(Run.objects.first)()
+    assert response.headers["location"] == f"{RUNS}{newest.pk}/"
+    assert newest.pk != run.pk
+    assert (newest.workload, newest.pool, newest.title) == (run.workload, "default", "mine")
+    assert (newest.state, newest.summary, newest.author) == (State.WAITING, None, "ann")
+    event = await in_thread(AuditEvent.objects.latest)("pk")
+    assert (event.action, event.subject, event.reason) == ("run ordered", str(newest.pk), f"run {run.pk} again")
+
+
+FOREIGN = {"url": "http://example.com", "model": "m", "prompts": "chat", "ignore_eos": False}
+
+
+@pytest.mark.parametrize(
+    ("kept", "said"),
+    [
+        ({"pool": "gone"}, "gone"),
+        ({"pool": "", "target": {**FOREIGN, "is_keyed": True}}, "without a key: those of other servers are not kept"),
+        ({"pool": "", "target": FOREIGN}, "FOOTPLATE_LOADTEST_HOSTS"),
+    ],
+)
+async def test_again_says_why_it_cannot(steerer: httpx.AsyncClient, kept: dict[str, Any], said: str) -> None:
+    run = await keep(**kept)
+    response = await submit(steerer, f"{RUNS}{run.pk}/", at=f"{RUNS}{run.pk}/again")
+    assert response.headers["location"] == f"{RUNS}{run.pk}/"
+    told = words(await page_of(steerer, f"{RUNS}{run.pk}/"))
+    assert "Nothing was ordered" in told
+    assert said in told
+    assert await in_thread(Run.objects.count)() == 1
+
+
+async def test_again_goes_to_a_foreign_server_that_wants_no_key(steerer: httpx.AsyncClient, settings: Any) -> None:
+    settings.FOOTPLATE_LOADTEST_HOSTS = ("example.com",)
+    run = await keep(pool="", target=FOREIGN)
+    await submit(steerer, f"{RUNS}{run.pk}/", at=f"{RUNS}{run.pk}/again")
+    newest = await in_thread(Run.objects.first)()
+    assert newest.pk != run.pk
+    assert (newest.target["url"], newest.target["prompts"], newest.pool) == ("http://example.com", "chat", "")
 
 
 async def test_ordered_it_waits_with_what_was_asked(steerer: httpx.AsyncClient) -> None:

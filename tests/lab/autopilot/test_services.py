@@ -18,7 +18,8 @@ from serving.contracts.guardrails import GuardrailTerms
 from serving.contracts.ids import PoolName
 from serving.lab.autopilot import services as autopilot
 from serving.lab.autopilot.terms import Lever, Objective, Terms
-from serving.lab.models import Autopilot, AutopilotMove, Run, State
+from serving.lab.experiments.tuning import Retuning, restore
+from serving.lab.models import Autopilot, AutopilotMove, Experiment, Run, State
 from serving.telemetry.books import Books
 from serving.telemetry.frames import WINDOWS_SECONDS, Frame, IntervalSummaries, encode_frame
 from serving.telemetry.sketches import IntervalSummary
@@ -153,6 +154,73 @@ def test_it_waits_for_what_else_is_going_on(clock: Clock, what: str) -> None:
     clock.go(300, 9.0)
     assert selectors.current_version(POOL).number == before
     assert msgspec.convert(row().memory, type=dict)["says"].startswith("waits while")
+
+
+def an_experiment(clock: Clock) -> Experiment:
+    """One that has begun, and whose first change is stored."""
+    beat(clock.redis, "one", tunables_version=99)
+    experiment: Experiment = Experiment.objects.create(
+        kind="three_ways", title="", plan={}, pool=POOL, state=State.RUNNING, author="ann"
+    )
+    retune(experiment, clock, max_running=4)
+    return experiment
+
+
+def retune(experiment: Experiment, clock: Clock, **changes: Any) -> None:
+    Retuning(experiment.pk, clock.redis).retune(changes, reason="to see")
+
+
+def end(experiment: Experiment) -> None:
+    Experiment.objects.filter(pk=experiment.pk).update(state=State.FINISHED, ended_at=timezone.now())
+
+
+def test_an_experiments_changes_suspend_it_and_it_goes_on_when_they_are_taken_back(clock: Clock) -> None:
+    clock.go(80, 3.0)
+    assert selectors.current_version(POOL).values["max_running"] == 40
+    experiment = an_experiment(clock)
+    clock.go(30, 9.0)
+    retune(experiment, clock, max_running=8)
+    clock.go(300, 9.0)
+    assert (row().paused_because, row().memory["says"]) == ("", "waits while the Lab plays an experiment on this pool")
+    assert AutopilotMove.objects.get().state == "tried"
+    end(experiment)
+    clock.go(30, 9.0)
+    assert row().memory["says"] == f"waits until the tunables are back that three_ways {experiment.pk} changed"
+    restore(experiment, redis=clock.redis)
+    assert selectors.current_version(POOL).number == 5
+    clock.go(50, 9.0)
+    assert row().memory["says"] == "waits until figures no longer tell of what the Lab played"
+    clock.go(130, 0.8)
+    (move,) = AutopilotMove.objects.all()
+    assert (move.state, selectors.current_version(POOL).number) == ("kept", 5)
+    assert row().memory["before_experiment"] is None
+
+
+def test_who_changes_the_pool_during_an_experiment_pauses_it(clock: Clock) -> None:
+    clock.go(30, 0.5)
+    experiment = an_experiment(clock)
+    services.change(POOL, {"max_running": 12}, reason="mine", author="bob", redis=clock.redis)
+    clock.go(30, 0.5)
+    assert row().paused_because == "version 3 is of bob, who knows better"
+    end(experiment)
+
+
+def test_whose_name_only_looks_like_an_experiments_pauses_it(clock: Clock) -> None:
+    clock.go(30, 0.5)
+    experiment = Experiment.objects.create(kind="sweep", title="", plan={}, pool="other", author="ann")
+    author = f"ann, sweep {experiment.pk}"
+    services.change(POOL, {"max_running": 12}, reason="mine", author=author, redis=clock.redis)
+    clock.go(30, 0.5)
+    assert row().paused_because.startswith(f"version 2 is of {author}")
+
+
+def test_an_experiments_value_that_stays_pauses_it(clock: Clock) -> None:
+    clock.go(30, 0.5)
+    experiment = an_experiment(clock)
+    Experiment.objects.filter(pk=experiment.pk).update(retuned=None)
+    end(experiment)
+    clock.go(30, 0.5)
+    assert row().paused_because == f"version 2 of ann, three ways {experiment.pk} stayed when that was over"
 
 
 def test_old_figures_and_none_move_nothing(clock: Clock) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -12,92 +10,15 @@ import pytest
 from aiohttp import web
 
 from serving.contracts.errors import InvalidValue
-from serving.lab.playing.player import Played, Player
+from serving.lab.playing.player import Player
 from serving.lab.playing.prompts import PromptMaker
 from serving.lab.playing.target import Target
 from serving.lab.recording import Gauges, Recorder
-from serving.lab.summaries import Outcome
-from serving.lab.workloads.arrivals import Arrivals, ClosedLoop, Constant
+from serving.lab.workloads.arrivals import ClosedLoop, Constant
 from serving.lab.workloads.distributions import Fixed
 from serving.lab.workloads.drawing import plan_requests
-from serving.lab.workloads.workload import RequestClass, SharedPrefixes, Workload
-
-Answer = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
-CLASS = RequestClass(name="a", prompt_tokens=Fixed(12), output_tokens=Fixed(4))
-
-
-def workload(arrivals: Arrivals, *, count: int = 6, request_class: RequestClass = CLASS, **changes: Any) -> Workload:
-    return Workload(name="w", arrivals=arrivals, classes=(request_class,), num_requests=count, **changes)
-
-
-class Server:
-    """Owns what it was asked, and how many at once; answers by `answer`."""
-
-    def __init__(self) -> None:
-        self.bodies: list[dict[str, Any]] = []
-        self.keys: list[str] = []
-        self.num_in_flight = self.most_in_flight = self.num_left = 0
-        self.answer: Answer = stream
-        self.busy, self.idle = asyncio.Event(), asyncio.Event()
-        """Whether three were asked, and whether nobody is answered just now."""
-        self.url = ""
-
-    async def take(self, request: web.Request) -> web.StreamResponse:
-        body = await request.json()
-        self.bodies.append(body)
-        self.keys.append(request.headers.get("Authorization", ""))
-        self.num_in_flight += 1
-        self.idle.clear()
-        if len(self.bodies) == 3:
-            self.busy.set()
-        self.most_in_flight = max(self.most_in_flight, self.num_in_flight)
-        try:
-            return await self.answer(request, body)
-        except (ConnectionResetError, asyncio.CancelledError):
-            self.num_left += 1
-            raise
-        finally:
-            self.num_in_flight -= 1
-            if not self.num_in_flight:
-                self.idle.set()
-
-
-async def stream(
-    request: web.Request, body: dict[str, Any], *, pause: float = 0.0, gap: float = 0.0
-) -> web.StreamResponse:
-    await asyncio.sleep(pause)
-    usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": body["max_tokens"]}
-    if not body.get("stream"):
-        return web.json_response({"choices": [{"text": "a" * body["max_tokens"]}], "usage": usage})
-    response = web.StreamResponse()
-    await response.prepare(request)
-    for _ in range(body["max_tokens"]):
-        await response.write(b'data: {"choices": [{"text": "a"}]}\n\n')
-        await asyncio.sleep(gap)
-    last = {"choices": [], "usage": usage, "timings": {"queue_ms": 30.0}}
-    await response.write(b"data: " + json.dumps(last).encode() + b"\n\ndata: [DONE]\n\n")
-    return response
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[Server]:
-    server = Server()
-    application = web.Application()
-    application.router.add_post("/v1/completions", server.take)
-    application.router.add_post("/v1/chat/completions", server.take)
-    runner = web.AppRunner(application, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield server
-    await runner.cleanup()
-
-
-async def play(server: Server, played: Workload, **target: Any) -> tuple[list[Outcome], Recorder, Played]:
-    recorder = Recorder(played)
-    player = Player(played, Target(**{"url": server.url, "model": "m", "key": "k", **target}), recorder=recorder)
-    result = await player.play()
-    return sorted(recorder.outcomes, key=lambda outcome: outcome.index), recorder, result
+from serving.lab.workloads.workload import SharedPrefixes
+from tests.lab.playing.answering import CLASS, Server, play, stream, workload
 
 
 async def test_every_token_of_every_request_counts(server: Server) -> None:

@@ -20,11 +20,11 @@ from serving.contracts.messages import encode
 from serving.contracts.steps import StepBatch, encode_steps
 from serving.lab.experiments.bench import Bench
 from serving.lab.models import Experiment, Run, State
+from serving.lab.packing import pack_outcomes
 from serving.lab.runs import services
 from serving.lab.runs.evidence import gather_evidence
 from serving.lab.runs.foreground import play_in_foreground
 from serving.lab.runs.own_keys import make_keys, own_prefixes
-from serving.lab.runs.playing import pack_outcomes
 from serving.telemetry.models import RequestRecord
 from serving.tuning.services import ensure_pool
 from tests.lab.experiments.overloading import refused, served

@@ -3,13 +3,11 @@ server."""
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 import threading
-from collections.abc import Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,7 +19,6 @@ from serving.admission.tenants import ensure_tenant
 from serving.audit.models import AuditEvent
 from serving.contracts import keys
 from serving.contracts.errors import InvalidValue, PoolNotFound
-from serving.contracts.ids import PoolName
 from serving.contracts.messages import encode
 from serving.lab.experiments import kinds
 from serving.lab.experiments.bench import Bench
@@ -29,76 +26,11 @@ from serving.lab.models import Experiment, Run, State
 from serving.lab.playing.target import Target
 from serving.lab.runs import services, working
 from serving.lab.runs.selectors import find_run, list_runs, outcomes_of
-from serving.lab.workloads.arrivals import ClosedLoop
-from serving.lab.workloads.distributions import Fixed
-from serving.lab.workloads.workload import RequestClass, Workload
+from serving.lab.runs.taking import take_next
 from serving.tuning.selectors import current_version
 from serving.tuning.services import ensure_pool
+from tests.lab.runs.scripted import POOL, WORKLOAD, Handler
 from tests.telemetry.conftest import snapshot
-
-POOL = PoolName("default")
-WORKLOAD = Workload(
-    name="w",
-    arrivals=ClosedLoop(clients=2),
-    classes=(RequestClass(name="a", prompt_tokens=Fixed(4), output_tokens=Fixed(2)),),
-    num_requests=5,
-)
-
-
-class Handler(BaseHTTPRequestHandler):
-    """Answers every completion at once, and notes with which key it was asked."""
-
-    seen: ClassVar[list[str]] = []
-    status = 200
-    held: threading.Event | None = None
-
-    def do_POST(self) -> None:
-        length = int(self.headers["Content-Length"])
-        body = json.loads(self.rfile.read(length))
-        self.seen.append(self.headers["Authorization"])
-        if self.held is not None:
-            self.held.wait(20)
-        usage = {"prompt_tokens": 4, "completion_tokens": body["max_tokens"]}
-        events = [{"choices": [{"text": "a"}]}] * body["max_tokens"] + [{"choices": [], "usage": usage}]
-        text = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
-        content = text.encode() if self.status == 200 else b'{"error": {"code": "broken", "message": "no"}}'
-        self.send_response(self.status)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        with contextlib.suppress(BrokenPipeError):
-            self.wfile.write(content)
-
-    def log_message(self, *_: Any) -> None:
-        """Nothing."""
-
-
-@pytest.fixture
-def handler(settings: Any) -> Iterator[type[Handler]]:
-    class Own(Handler):
-        seen: ClassVar[list[str]] = []
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Own)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    settings.FOOTPLATE_LAB_URL = f"http://127.0.0.1:{server.server_address[1]}"
-    yield Own
-    server.shutdown()
-    server.server_close()
-
-
-@pytest.fixture
-def redis(valkey: str, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Redis]:
-    settings.REDIS_URL = valkey
-    monkeypatch.setattr(services, "wake", lambda: None)
-    with Redis.from_url(valkey) as client:
-        yield client
-
-
-@pytest.fixture
-def pool(transactional_db: None, redis: Redis) -> str:
-    engine = snapshot("one")
-    redis.set(keys.heartbeat(engine.engine_id), encode(engine))
-    redis.zadd(keys.engines(POOL), {engine.engine_id: 1})
-    return ensure_pool(POOL, "a-model").name
 
 
 def work_off(redis: Redis) -> None:
@@ -121,7 +53,7 @@ def test_a_run_is_played_kept_and_its_keys_are_ended(pool: str, redis: Redis, ha
     assert len(set(handler.seen)) == 1
     assert key.prefix in handler.seen[0]
     kept = json.dumps([found.target, found.workload, found.progress])
-    assert handler.seen[0].split("-")[-1] not in kept
+    assert handler.seen[0].split(key.prefix)[1] not in kept
     assert AuditEvent.objects.filter(action="run ordered", actor="ann").count() == 1
 
 
@@ -158,10 +90,10 @@ def test_one_at_a_time_plays_on_a_pool_in_the_order_of_their_orders(pool: str, r
     ensure_pool("other", "a-model")
     first, second = services.order_run(WORKLOAD, pool=pool, author="ann", repeats=2)
     (elsewhere,) = services.order_run(WORKLOAD, pool="other", author="ann")
-    taken = [working.take_next() for _ in range(3)]
+    taken = [take_next() for _ in range(3)]
     assert [row.pk for row in taken if row is not None] == [first.pk, elsewhere.pk]
     Run.objects.filter(pk=first.pk).update(state=State.FINISHED)
-    assert (row := working.take_next()) is not None
+    assert (row := take_next()) is not None
     assert row.pk == second.pk
 
 
@@ -200,9 +132,68 @@ def test_a_run_that_plays_is_stopped_within_seconds(
     assert not ApiKey.objects.filter(revoked_at=None).exists()
 
 
+@pytest.mark.waits
+def test_a_run_that_others_have_ended_stays_as_they_said(pool: str, redis: Redis, handler: type[Handler]) -> None:
+    handler.held = threading.Event()
+    (run,) = services.order_run(WORKLOAD, pool=pool, author="ann")
+    player = threading.Thread(target=lambda: work_off(redis))
+    player.start()
+    while not handler.seen:
+        player.join(0.02)
+    Run.objects.filter(pk=run.pk).update(state=State.FAILED, error="its player is gone")
+    player.join(20)
+    handler.held.set()
+    assert not player.is_alive()
+    run.refresh_from_db()
+    assert (run.state, run.error, run.summary, run.outcomes) == (State.FAILED, "its player is gone", None, None)
+
+
+def test_an_experiment_that_others_have_ended_changes_nothing_more(
+    pool: str, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def play(plan: Mapping[str, Any], bench: Bench) -> dict[str, Any]:
+        Experiment.objects.update(state=State.FAILED, error="its player is gone", ended_at=timezone.now())
+        bench.retune({"max_running": 5}, reason="to see")
+        return {"was": "played"}
+
+    monkeypatch.setattr(working, "player_of", lambda kind: play)
+    experiment = services.order_experiment("sweep", pool=pool, title="places", plan={}, author="ann")
+    work_off(redis)
+    experiment.refresh_from_db()
+    assert (experiment.state, experiment.error, experiment.result) == (State.FAILED, "its player is gone", None)
+    assert current_version(POOL).number == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "ended"), [(True, (State.STOPPED, "")), (False, (State.FAILED, working.WAS_STOPPED))]
+)
+def test_who_stopped_an_experiment_is_told_of_it_and_of_its_runs(
+    pool: str, redis: Redis, monkeypatch: pytest.MonkeyPatch, asked: bool, ended: tuple[str, str]
+) -> None:
+    """The process ends in both cases: an operator who has asked for a stop before is who stopped it."""
+    ending = threading.Event()
+
+    def play(plan: Mapping[str, Any], bench: Bench) -> dict[str, Any]:
+        experiment = Experiment.objects.get()
+        experiment.runs.create(title="a run", workload={}, target={}, pool=POOL, state=State.RUNNING, author="ann")
+        Experiment.objects.update(stop_asked=asked)
+        ending.set()
+        bench.pause(1)
+        return {}
+
+    monkeypatch.setattr(working, "player_of", lambda kind: play)
+    experiment = services.order_experiment("sweep", pool=pool, title="places", plan={}, author="ann")
+    working.work_off(redis=redis, ending=ending)
+    experiment.refresh_from_db()
+    assert (experiment.state, experiment.error) == ended
+    run = Run.objects.get()
+    assert run.state == ended[0]
+    assert run.error == (ended[1] or "its experiment ended")
+
+
 def test_what_its_player_left_is_settled(pool: str, redis: Redis) -> None:
     (run,) = services.order_run(WORKLOAD, pool=pool, author="ann")
-    assert working.take_next() is not None
+    assert take_next() is not None
     working.settle_orphans(redis=redis)
     run.refresh_from_db()
     assert run.state == State.RUNNING

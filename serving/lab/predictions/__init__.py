@@ -1,0 +1,1 @@
+"""What if?: a change is simulated before it is made, and compared with what happened when it was."""
