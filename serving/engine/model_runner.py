@@ -89,6 +89,7 @@ class ModelRunner:
         memory does not do), and `ValueError` for a device or a backend that cannot be used.
         """
         torch.set_num_threads(num_threads or min(torch.get_num_threads(), usable_cores()))
+        _settle_vector_functions()
         self._clock = clock
         self._device = usable_device(device)
         self._gauge = gauge_of(self._device)
@@ -279,3 +280,11 @@ def usable_device(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("device cuda was asked for, but PyTorch finds no usable GPU")
     return device
+
+
+def _settle_vector_functions() -> None:
+    """Call PyTorch's vector functions once, by one thread. Which of their forms is right for the processor they find
+    out at their first call; where several threads make it at once, some round otherwise than ever after."""
+    one = torch.ones(1)
+    for function in (torch.exp, torch.expm1, torch.log, torch.log1p, torch.sin, torch.cos, torch.tanh, torch.erf):
+        function(one)

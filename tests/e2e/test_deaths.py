@@ -47,7 +47,7 @@ def _check_same(found: Sequence[object], undisturbed: Sequence[object], stack: S
     told = [line for line in lines if "computing with" in line or "WARNING" in line]
     if differing and len({line.partition("computing with")[2] for line in told} - {""}) > 1:
         pytest.xfail("\n".join(told))
-    assert not differing, "\n".join(told)
+    assert not differing, "\n".join((f"{differing} differ", *told))
 
 
 def _async_client(stack: Stack) -> openai.AsyncOpenAI:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -18,17 +18,11 @@ TUNING = "/console/pools/default/tuning/"
 A_WHILE_MS = 90_000
 
 
-@pytest.fixture
-def as_it_was(stack: Stack) -> Iterator[None]:
-    """The number of places is the default again at the end, whatever the test has done to it."""
-    yield
-    stack.tune(max_running=31)
-    stack.tune(max_running=32)
-
-
 def test_a_change_is_tried_on_the_simulator_before_it_is_applied(
-    stack: Stack, console_page: OpenConsole, as_it_was: None
+    own_stack: Callable[..., Stack], console_page: OpenConsole
 ) -> None:
+    """On a stack of its own, which has had no traffic yet."""
+    stack = own_stack().start()
     console = console_page(stack, TUNING)
     page = console.page
     expect(page.locator("#badge")).to_have_attribute("data-state", "live", timeout=A_WHILE_MS)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
 import torch
 
 from serving.engine.models.operations import rms_norm, rms_norm_adding_one
-from serving.engine.models.rope import Rotation, rotary_rows, rotate
+from serving.engine.models.rope import Rotation, rotary_frequencies, rotary_rows, rotate
 from serving.engine.models.rope_config import RopeConfig
 from serving.engine.models.weights import linear
 
@@ -80,3 +81,13 @@ def test_long_sequences_have_rows_of_their_own_behind_those_of_short_ones() -> N
     assert torch.allclose(cosines[7], 1.5 * torch.tensor([7.0, 7 / 200]).cos())
     assert torch.allclose(sines[10 + 7], 1.5 * torch.tensor([7 / 4, 7 / 800]).sin())
     assert torch.equal(cosines[10], torch.full((2,), 1.5))
+
+
+def test_every_cosine_and_sine_is_the_nearest_number() -> None:
+    """So they are the same in every engine, whatever else its machine does when it starts."""
+    rope = RopeConfig(theta=100_000.0)
+    cosines, sines = rotary_rows(rope, head_dim=64, max_model_len=2048)
+    angles = torch.arange(2048, dtype=torch.float32)[:, None] * rotary_frequencies(rope, 64)
+    for found, function in ((cosines, math.cos), (sines, math.sin)):
+        nearest = torch.tensor([function(angle) for angle in angles.flatten().tolist()], dtype=torch.float32)
+        assert torch.equal(found.flatten(), nearest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import numpy as np
 import torch
 
 from serving.engine.models.rope_config import RopeConfig
@@ -63,6 +64,10 @@ def _stretch_slow_turns(frequencies: torch.Tensor, rope: RopeConfig, rotary_dim:
 def rotary_rows(rope: RopeConfig, *, head_dim: int, max_model_len: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The cosines and sines of every position and pair of dimensions, each fp32 `[num_rows, rotary_dim / 2]`.
 
+    Each is the fp32 number nearest to the cosine or sine of its fp32 angle. PyTorch's are as good, but not always the
+    same: on a busy machine, the first call of its vector functions by several threads at once may round otherwise than
+    all later ones, and two engines would give two texts.
+
     Row p is position p. Where long sequences are rotated otherwise, those that are not end before row `rope.long_from`,
     and the rows from there on are the positions of long ones.
     """
@@ -70,7 +75,9 @@ def rotary_rows(rope: RopeConfig, *, head_dim: int, max_model_len: int) -> tuple
     angles = positions[: rope.long_from] * rotary_frequencies(rope, head_dim)
     if rope.long_from is not None:
         angles = torch.cat([angles, positions * rotary_frequencies(rope, head_dim, is_long=True)])
-    return angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
+    exact = angles.double().numpy()
+    cosines, sines = (torch.from_numpy(values.astype(np.float32)) for values in (np.cos(exact), np.sin(exact)))
+    return cosines * rope.attention_factor, sines * rope.attention_factor
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
