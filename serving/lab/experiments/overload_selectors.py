@@ -10,6 +10,7 @@ import msgspec
 from django.utils import timezone
 
 from serving.lab.experiments.capacity import Capacity, Probe
+from serving.lab.experiments.kept import common_fields
 from serving.lab.experiments.overload_plan import POLICY, OverloadPlan, Way
 from serving.lab.experiments.overload_results import OverloadResult
 from serving.lab.fingerprints import Fingerprint, decode_fingerprint, differences
@@ -88,17 +89,8 @@ def _read(row: Experiment, *, run_id: int | None) -> Overload:
     progress: Mapping[str, Any] = row.progress
     result = None if row.result is None else msgspec.convert(row.result, type=OverloadResult)
     return Overload(
-        id=row.pk,
-        pool=row.pool,
-        title=row.title,
+        **common_fields(row),
         plan=msgspec.convert(row.plan, type=OverloadPlan),
-        state=row.state,
-        author=row.author,
-        created_at=row.created_at,
-        ended_at=row.ended_at,
-        error=row.error,
-        is_stop_asked=row.stop_asked,
-        fingerprint=row.fingerprint,
         result=result,
         run_id=run_id,
         doing=progress.get("doing", ""),

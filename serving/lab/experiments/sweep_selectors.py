@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from serving.lab.experiments.kept import common_fields
 from serving.lab.experiments.sweep_plan import SweepPlan
 from serving.lab.experiments.sweep_results import Leg, SweepResult
 from serving.lab.models import Experiment, State
@@ -56,17 +57,8 @@ def _read(row: Experiment) -> Sweep:
     result = None if row.result is None else msgspec.convert(row.result, type=SweepResult)
     progress: Mapping[str, Any] = row.progress
     return Sweep(
-        id=row.pk,
-        pool=row.pool,
-        title=row.title,
+        **common_fields(row),
         plan=msgspec.convert(row.plan, type=SweepPlan),
-        state=row.state,
-        author=row.author,
-        created_at=row.created_at,
-        ended_at=row.ended_at,
-        error=row.error,
-        is_stop_asked=row.stop_asked,
-        fingerprint=row.fingerprint,
         legs=msgspec.convert(progress.get("legs", ()), type=tuple[Leg, ...]) if result is None else result.legs,
         result=result,
         value=progress.get("value"),

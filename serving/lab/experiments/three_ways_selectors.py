@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from serving.lab.experiments.kept import common_fields
 from serving.lab.experiments.three_ways_plan import ThreeWaysPlan
 from serving.lab.experiments.three_ways_results import ThreeWaysResult
 from serving.lab.models import Experiment, State
@@ -56,17 +57,8 @@ def find_three_ways(experiment_id: int) -> ThreeWays | None:
 def _read(row: Experiment) -> ThreeWays:
     progress: Mapping[str, Any] = row.progress
     return ThreeWays(
-        id=row.pk,
-        pool=row.pool,
-        title=row.title,
+        **common_fields(row),
         plan=msgspec.convert(row.plan, type=ThreeWaysPlan),
-        state=row.state,
-        author=row.author,
-        created_at=row.created_at,
-        ended_at=row.ended_at,
-        error=row.error,
-        is_stop_asked=row.stop_asked,
-        fingerprint=row.fingerprint,
         result=None if row.result is None else msgspec.convert(row.result, type=ThreeWaysResult),
         doing=progress.get("doing", ""),
         num_done=progress.get("num_done", 0),
