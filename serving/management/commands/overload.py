@@ -9,17 +9,13 @@ from typing import Any
 import msgspec
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from redis import Redis
 
-from serving.contracts.actors import COMMAND_LINE
 from serving.contracts.errors import DomainError, InvalidValue
 from serving.lab.experiments.overload import play_overload
 from serving.lab.experiments.overload_plan import Criteria, OverloadPlan
 from serving.lab.experiments.overload_results import OverloadResult
-from serving.lab.experiments.sweep_simulated import SimulatedBench
-from serving.management.lab_terms import add_workload_arguments, costs_of, quotas_finder, tunables_of, workload_of
-from serving.management.pools import configured_pool
-from serving.prepared import prepared_database
+from serving.management.lab_experiments import play_on_pool, simulated_bench
+from serving.management.lab_terms import add_workload_arguments, workload_of
 
 FAILED = 1
 """What the command exits with where a criterion failed."""
@@ -55,7 +51,7 @@ class Command(BaseCommand):
         """Overload, then print."""
         try:
             plan = _plan_of(options)
-            result = _simulate(plan, options) if options["simulated"] else _play(plan, options)
+            result = play_overload(plan, simulated_bench(options)) if options["simulated"] else _play(plan, options)
         except DomainError as error:
             raise CommandError(error.message) from None
         except KeyboardInterrupt:
@@ -85,28 +81,9 @@ def _plan_of(options: dict[str, Any]) -> OverloadPlan:
     return plan
 
 
-def _simulate(plan: OverloadPlan, options: dict[str, Any]) -> OverloadResult:
-    cost, envelope = costs_of(options)
-    quotas_of = quotas_finder(options)
-    bench = SimulatedBench(options["pool"], tunables_of(options), cost=cost, envelope=envelope, quotas_of=quotas_of)
-    return play_overload(plan, bench)
-
-
 def _play(plan: OverloadPlan, options: dict[str, Any]) -> OverloadResult:
-    from serving.lab.runs.foreground import play_in_foreground
-
-    if options["set"] or options["defaults"]:
-        raise CommandError("--set and --defaults are for --simulated: a pool is overloaded with the values in force")
-    pool = configured_pool(options["pool"]).name
-    with prepared_database(), Redis.from_url(settings.REDIS_URL) as redis:
-        result = play_in_foreground(
-            "overload",
-            pool=pool,
-            title=f"{plan.multiples[-1]:g} times capacity with {plan.workload.name}",
-            plan=msgspec.to_builtins(plan),
-            author=COMMAND_LINE,
-            redis=redis,
-        )
+    title = f"{plan.multiples[-1]:g} times capacity with {plan.workload.name}"
+    result = play_on_pool("overload", plan, options, title=title, values="overloaded with the values in force")
     return msgspec.convert(result, type=OverloadResult)
 
 

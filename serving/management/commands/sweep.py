@@ -9,17 +9,13 @@ from typing import Any
 import msgspec
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from redis import Redis
 
-from serving.contracts.actors import COMMAND_LINE
 from serving.contracts.errors import DomainError, InvalidValue
 from serving.lab.experiments.sweep import play_sweep
 from serving.lab.experiments.sweep_plan import Guard, SweepPlan, Way, read_dimension
 from serving.lab.experiments.sweep_results import Leg, SweepResult
-from serving.lab.experiments.sweep_simulated import SimulatedBench
-from serving.management.lab_terms import add_workload_arguments, costs_of, quotas_finder, tunables_of, workload_of
-from serving.management.pools import configured_pool
-from serving.prepared import prepared_database
+from serving.management.lab_experiments import play_on_pool, simulated_bench
+from serving.management.lab_terms import add_workload_arguments, workload_of
 
 _GUARD_FORM = "METRIC:BOUND[:WINDOW]"
 
@@ -77,29 +73,13 @@ class Command(BaseCommand):
             self.stdout.write("\n".join(_lines_of(result)))
 
     def _simulate(self, plan: SweepPlan, options: dict[str, Any]) -> SweepResult:
-        cost, envelope = costs_of(options)
-        bench = SimulatedBench(
-            options["pool"], tunables_of(options), cost=cost, envelope=envelope, quotas_of=quotas_finder(options)
-        )
+        bench = simulated_bench(options)
         return play_sweep(plan, bench, simulated=lambda: bench)
 
     def _play(self, plan: SweepPlan, options: dict[str, Any]) -> SweepResult:
-        from serving.lab.runs.foreground import play_in_foreground
-
-        if options["set"] or options["defaults"]:
-            raise CommandError("--set and --defaults are for --simulated: a pool is swept from the values in force")
-        pool = configured_pool(options["pool"]).name
-        swept = " and ".join(each.name for each in plan.dimensions)
-        with prepared_database(), Redis.from_url(settings.REDIS_URL) as redis:
-            result = play_in_foreground(
-                "sweep",
-                pool=pool,
-                title=f"{swept} with {plan.workload.name}",
-                plan=msgspec.to_builtins(plan),
-                author=COMMAND_LINE,
-                redis=redis,
-                say=self.stderr.write,
-            )
+        title = f"{' and '.join(each.name for each in plan.dimensions)} with {plan.workload.name}"
+        values, say = "swept from the values in force", self.stderr.write
+        result = play_on_pool("sweep", plan, options, title=title, values=values, say=say)
         return msgspec.convert(result, type=SweepResult)
 
 

@@ -9,18 +9,14 @@ from typing import Any
 import msgspec
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from redis import Redis
 
-from serving.contracts.actors import COMMAND_LINE
 from serving.contracts.errors import DomainError
-from serving.lab.experiments.sweep_simulated import SimulatedBench
 from serving.lab.experiments.three_ways import play_three_ways
 from serving.lab.experiments.three_ways_figures import MEASURES
 from serving.lab.experiments.three_ways_plan import ThreeWaysPlan
 from serving.lab.experiments.three_ways_results import ThreeWaysResult
-from serving.management.lab_terms import add_workload_arguments, costs_of, quotas_finder, tunables_of, workload_of
-from serving.management.pools import configured_pool
-from serving.prepared import prepared_database
+from serving.management.lab_experiments import play_on_pool, simulated_bench
+from serving.management.lab_terms import add_workload_arguments, workload_of
 
 
 class Command(BaseCommand):
@@ -48,7 +44,7 @@ class Command(BaseCommand):
         """Compare, then print."""
         try:
             plan = _plan_of(options)
-            result = _simulate(plan, options) if options["simulated"] else _play(plan, options)
+            result = play_three_ways(plan, simulated_bench(options)) if options["simulated"] else _play(plan, options)
         except DomainError as error:
             raise CommandError(error.message) from None
         except KeyboardInterrupt:
@@ -72,28 +68,9 @@ def _plan_of(options: dict[str, Any]) -> ThreeWaysPlan:
     return plan
 
 
-def _simulate(plan: ThreeWaysPlan, options: dict[str, Any]) -> ThreeWaysResult:
-    cost, envelope = costs_of(options)
-    quotas_of = quotas_finder(options)
-    bench = SimulatedBench(options["pool"], tunables_of(options), cost=cost, envelope=envelope, quotas_of=quotas_of)
-    return play_three_ways(plan, bench)
-
-
 def _play(plan: ThreeWaysPlan, options: dict[str, Any]) -> ThreeWaysResult:
-    from serving.lab.runs.foreground import play_in_foreground
-
-    if options["set"] or options["defaults"]:
-        raise CommandError("--set and --defaults are for --simulated: a pool is played with the values in force")
-    pool = configured_pool(options["pool"]).name
-    with prepared_database(), Redis.from_url(settings.REDIS_URL) as redis:
-        result = play_in_foreground(
-            "three_ways",
-            pool=pool,
-            title=f"Three ways of batching with {plan.workload.name}",
-            plan=msgspec.to_builtins(plan),
-            author=COMMAND_LINE,
-            redis=redis,
-        )
+    title = f"Three ways of batching with {plan.workload.name}"
+    result = play_on_pool("three_ways", plan, options, title=title, values="played with the values in force")
     return msgspec.convert(result, type=ThreeWaysResult)
 
 
